@@ -1,0 +1,100 @@
+"""How many calls may be in flight: additive increase, multiplicative decrease, with a circuit breaker."""
+
+from typing import Final
+
+from engine.limits import RateLimits
+
+SLOW_START: Final = 16
+DECREASE: Final = 0.7
+COOLDOWN: Final = 5.0
+BREAKER_FAILURES: Final = 10
+PAUSE_BASE: Final = 0.5
+PAUSE_CEILING: Final = 60.0
+
+
+class Concurrency:
+    """The adaptive limit of one lane.
+
+    It doubles per round of clean answers until the first throttle, then grows by one a round, but only while the limit
+    is really in use. A throttle cuts it once per cool-down and pauses the lane. A run of failures without any success
+    opens the breaker: the lane pauses, then sends a single probe until something succeeds.
+    """
+
+    __slots__ = (
+        "_adaptive",
+        "_ceiling",
+        "_cut_at",
+        "_failures",
+        "_half_open",
+        "_limit",
+        "_slow_start",
+        "in_flight",
+        "paused_until",
+    )
+
+    def __init__(self, limits: RateLimits) -> None:
+        self._ceiling = max(1, limits.concurrency)
+        self._adaptive = limits.adaptive
+        self._slow_start = limits.adaptive
+        self._limit = float(min(self._ceiling, SLOW_START) if limits.adaptive else self._ceiling)
+        self._failures = 0
+        self._half_open = False
+        self._cut_at = float("-inf")
+        self.in_flight = 0
+        self.paused_until = float("-inf")
+
+    @property
+    def limit(self) -> int:
+        """Most calls in flight now."""
+        return 1 if self._half_open else int(self._limit)
+
+    @property
+    def ceiling(self) -> int:
+        """Most calls in flight ever."""
+        return self._ceiling
+
+    def free(self) -> bool:
+        """Say whether another call may start, limits aside."""
+        return self.in_flight < self.limit
+
+    def start(self) -> None:
+        """Count a call in."""
+        self.in_flight += 1
+
+    def succeed(self) -> None:
+        """Count an answered call out and grow if the limit was in use."""
+        saturated = self.in_flight >= self.limit - 1
+        self.in_flight -= 1
+        self._failures = 0
+        self._half_open = False
+        if self._adaptive and saturated and self._limit < self._ceiling:
+            step = 1.0 if self._slow_start else 1.0 / self._limit
+            self._limit = min(float(self._ceiling), self._limit + step)
+
+    def throttle(self, now: float, retry_after: float | None) -> None:
+        """Count a refused call out, cut the limit once per cool-down and pause."""
+        self.in_flight -= 1
+        self._slow_start = False
+        self._failures += 1
+        if self._adaptive and now >= self._cut_at + COOLDOWN:
+            self._limit = max(1.0, self._limit * DECREASE)
+            self._cut_at = now
+        self._pause(now, retry_after)
+
+    def fail(self, now: float, retry_after: float | None = None) -> None:
+        """Count a failed call out; growth stops, and a run of failures opens the breaker."""
+        self.in_flight -= 1
+        self._slow_start = False
+        self._failures += 1
+        if retry_after is not None or self._failures >= BREAKER_FAILURES:
+            self._pause(now, retry_after)
+
+    def cancel(self) -> None:
+        """Count a call out that says nothing about the provider."""
+        self.in_flight -= 1
+
+    def _pause(self, now: float, retry_after: float | None) -> None:
+        doubled = PAUSE_BASE * 2 ** min(self._failures - 1, 16)
+        pause = retry_after if retry_after is not None else min(PAUSE_CEILING, doubled)
+        self.paused_until = max(self.paused_until, now + pause)
+        self._half_open = self._failures >= BREAKER_FAILURES

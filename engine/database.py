@@ -1,0 +1,193 @@
+"""Opening SQLite files: pragmas, numbered migrations, one writing process a store, errors for people."""
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import IO, Final
+
+import aiosqlite
+
+from engine.errors import StoreError
+from engine.state import Event, sources
+
+APPLICATION_ID: Final = 0x4D_49_52_41
+BUSY_MS: Final = 10_000
+CACHE_KIB: Final = 32 * 1024
+
+_MEND: Final = {
+    sqlite3.SQLITE_FULL: ("the disk is full", "free some space and run again; everything committed is safe"),
+    sqlite3.SQLITE_READONLY: ("it cannot be written", "check the permissions of the file and its folder"),
+    sqlite3.SQLITE_CANTOPEN: ("it cannot be opened", "check that the folder exists and may be written"),
+    sqlite3.SQLITE_CORRUPT: ("it is damaged", "restore a copy, or recover it with `sqlite3 STORE .recover`"),
+    sqlite3.SQLITE_NOTADB: ("it is not a MirageBench store", "give another path"),
+    sqlite3.SQLITE_BUSY: ("another program is writing to it", "wait for that program or stop it"),
+    sqlite3.SQLITE_IOERR: ("the disk reported an error", "check the disk; everything committed is safe"),
+}
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turn SQLite's errors into a StoreError that says what, where and how to mend.
+
+    Raises:
+        StoreError: SQLite reported an error that the user can do something about.
+    """
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code not in _MEND:
+            raise
+        what, mend = _MEND[code]
+        raise StoreError(f"the store cannot be used: {what}", where=str(path), mend=mend) from error
+
+
+class StoreLock:
+    """Holds a store for one writing process; the kernel drops it when the process dies, however it dies."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.with_name(path.name + ".lock")
+        self._file: IO[str] | None = None
+
+    def acquire(self) -> None:
+        """Take the lock.
+
+        Raises:
+            StoreError: another process holds it, or the folder cannot be written.
+        """
+        try:
+            file = self._path.open("a+", encoding="ascii")
+        except OSError as error:
+            raise StoreError(
+                f"the store cannot be opened: {error.strerror}",
+                where=str(self._path),
+                mend="check folder and permissions",
+            ) from error
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.seek(0)
+            holder = file.read(32).strip() or "unknown"
+            file.close()
+            raise StoreError(
+                f"another run is working on this store (process {holder})",
+                where=str(self._path).removesuffix(".lock"),
+                mend="let it finish or stop it with Ctrl-C; `mirage status` can look on meanwhile",
+            ) from error
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        self._file = file
+
+    def release(self) -> None:
+        """Give the lock back; safe to call twice."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+async def open_writer(path: Path, views: Sequence[str]) -> aiosqlite.Connection:
+    """Open `path` for writing, create or migrate it, and install the given views.
+
+    Raises:
+        StoreError: not a store, written by a newer version, or not usable on this disk.
+    """
+    with explained(path):
+        connection = await aiosqlite.connect(path, isolation_level=None, cached_statements=256)
+        try:
+            await _prepare(connection, path, views)
+        except BaseException:
+            await connection.close()
+            raise
+    return connection
+
+
+async def open_reader(path: Path) -> aiosqlite.Connection:
+    """Open an existing store read-only; a sweep may be writing to it.
+
+    Raises:
+        StoreError: there is no such store, or it is not one of ours.
+    """
+    if not path.exists():
+        raise StoreError("there is no such store", where=str(path), mend="give the path that `mirage run` printed")
+    with explained(path):
+        connection = await aiosqlite.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+        try:
+            await connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+            await _check_version(connection, path)
+        except BaseException:
+            await connection.close()
+            raise
+    return connection
+
+
+def load_queries() -> Mapping[str, str]:
+    """Return the statements of queries.sql by name."""
+    text = files("engine").joinpath("sql/queries.sql").read_text(encoding="utf-8")
+    parts = text.split("\n-- ")[1:]
+    found = {}
+    for part in parts:
+        name, _, body = part.partition(" --\n")
+        found[name] = _states(body.strip())
+    return found
+
+
+def _states(statement: str) -> str:
+    """Fill `@EVENT@` with the durable states in which that event may happen."""
+    for event in Event:
+        listed = ", ".join(f"'{state}'" for state in sources(event))
+        statement = statement.replace(f"@{event.name}@", listed)
+    return statement
+
+
+def migrations() -> list[tuple[int, str]]:
+    """Return (version, script) of every migration in order."""
+    folder = files("engine").joinpath("sql/migrations")
+    scripts = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))
+    return [(int(name[:4]), folder.joinpath(name).read_text(encoding="utf-8")) for name in scripts]
+
+
+async def _prepare(connection: aiosqlite.Connection, path: Path, views: Sequence[str]) -> None:
+    await connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+    version = await _check_version(connection, path)
+    await connection.execute("PRAGMA journal_mode = WAL")
+    # FULL: a commit is on disk before the call that it announces is sent, also if the power fails.
+    await connection.execute("PRAGMA synchronous = FULL")
+    await connection.execute("PRAGMA foreign_keys = ON")
+    await connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+    await connection.execute("PRAGMA temp_store = MEMORY")
+    for number, script in migrations():
+        if number > version:
+            mark = f"PRAGMA user_version = {number}; PRAGMA application_id = {APPLICATION_ID};"
+            await connection.executescript(f"BEGIN IMMEDIATE; {script} {mark} COMMIT;")
+    for script in views:
+        await connection.executescript(f"BEGIN IMMEDIATE; {script} COMMIT;")
+
+
+async def _check_version(connection: aiosqlite.Connection, path: Path) -> int:
+    version = await _pragma(connection, "user_version")
+    application = await _pragma(connection, "application_id")
+    tables = await _scalar(connection, "SELECT count(*) FROM sqlite_master")
+    if application not in (0, APPLICATION_ID) or (application == 0 and tables):
+        raise StoreError("this is some other program's database", where=str(path), mend="give another path")
+    newest = migrations()[-1][0]
+    if version > newest:
+        raise StoreError(
+            f"the store was written by a newer version (schema {version}, this program knows {newest})",
+            where=str(path),
+            mend="upgrade MirageBench",
+        )
+    return version
+
+
+async def _pragma(connection: aiosqlite.Connection, name: str) -> int:
+    return await _scalar(connection, f"PRAGMA {name}")
+
+
+async def _scalar(connection: aiosqlite.Connection, sql: str) -> int:
+    rows = list(await connection.execute_fetchall(sql))
+    return int(rows[0][0])

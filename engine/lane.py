@@ -1,0 +1,210 @@
+"""One lane: the requests that share a provider account and a model, and when the next of them may go. Pure."""
+
+import heapq
+from collections import deque
+from itertools import count
+from typing import Final
+
+import msgspec
+
+from engine.concurrency import Concurrency
+from engine.ledger import Amount, Reservation, Scope
+from engine.limits import Buckets, Cost, RateLimits
+from engine.provider import RateHints
+from engine.request import Request, Usage
+from engine.retry import Tries
+from engine.state import Event, State, advance
+
+WINDOW: Final = 256
+
+
+class LeasedCell(msgspec.Struct, frozen=True, kw_only=True):
+    """A cell that waits for a leased request's answer."""
+
+    id: int
+    stage: str
+    coords: bytes
+
+
+class Leased(msgspec.Struct, frozen=True, kw_only=True):
+    """A planned request as the store hands it out.
+
+    Attributes:
+        lane: `provider/model`.
+        stage, alias: whose budget pays.
+        attempts: attempts made so far, over all runs.
+        size, messages: UTF-8 bytes and number of messages of the prompt.
+    """
+
+    id: int
+    lane: str
+    stage: str
+    alias: str
+    request: Request
+    cells: tuple[LeasedCell, ...]
+    attempts: int
+    tries: Tries
+    size: int
+    messages: int
+
+
+class Ticket:
+    """A leased request on its way through this process."""
+
+    __slots__ = ("attempt", "cost", "leased", "reservation", "scopes", "state", "tries", "worst")
+
+    def __init__(self, leased: Leased, cost: Cost, worst: Amount, scopes: tuple[Scope, ...]) -> None:
+        self.leased = leased
+        self.attempt = leased.attempts + 1
+        self.cost = cost
+        self.worst = worst
+        self.scopes = scopes
+        self.tries = leased.tries
+        self.state = State.PLANNED
+        self.reservation: Reservation | None = None
+
+    def advance(self, event: Event) -> None:
+        """Move along the transition table."""
+        self.state = advance(self.state, event)
+
+
+class LaneSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """What a lane looks like at one instant."""
+
+    name: str
+    queued: int
+    in_flight: int
+    concurrency: int
+    sent: int
+    throttled: int
+    stopped: str
+    paused_until: float
+
+
+class Lane:
+    """A window of requests, the limits that apply to them, and the calls in flight."""
+
+    def __init__(self, name: str, limits: RateLimits, now: float) -> None:
+        self.name = name
+        self.stopped = ""
+        self.sent = 0
+        self.throttled = 0
+        self.withheld: deque[Ticket] = deque()
+        self._buckets = Buckets(limits, now)
+        self._concurrency = Concurrency(limits)
+        self._queue: deque[Ticket] = deque()
+        self._later: list[tuple[float, int, Ticket]] = []
+        self._tie = count()
+
+    def offer(self, ticket: Ticket) -> None:
+        """Queue a request."""
+        self._queue.append(ticket)
+
+    def offer_at(self, ticket: Ticket, time: float) -> None:
+        """Queue a request that may not go before `time`."""
+        heapq.heappush(self._later, (time, next(self._tie), ticket))
+
+    def wanted(self) -> int:
+        """Return how many more requests the window has room for."""
+        return 0 if self.stopped else max(0, self._room() - len(self._queue) - len(self._later))
+
+    def hungry(self) -> bool:
+        """Say whether it is time to lease: the window is less than half full."""
+        return 2 * (len(self._queue) + len(self._later)) < self._room()
+
+    def head(self, now: float) -> Ticket | None:
+        """Return the next request in line, if any; not yet admitted."""
+        while self._later and self._later[0][0] <= now:
+            self._queue.append(heapq.heappop(self._later)[2])
+        return self._queue[0] if self._queue else None
+
+    def ready_at(self, ticket: Ticket, now: float) -> float | None:
+        """Return when `ticket` may go; None when only a call's end can tell."""
+        if self.stopped or not self._concurrency.free():
+            return None
+        return max(now, self._concurrency.paused_until, self._buckets.ready_at(ticket.cost, now))
+
+    def next_later(self) -> float | None:
+        """Return when the next postponed request comes back into line."""
+        return self._later[0][0] if self._later and not self.stopped else None
+
+    def pop(self) -> Ticket:
+        """Take the head out of the queue."""
+        return self._queue.popleft()
+
+    def admit(self, ticket: Ticket, now: float) -> None:
+        """Charge the limits for a call that goes now."""
+        self._buckets.take(ticket.cost, now)
+        self._concurrency.start()
+        self.sent += 1
+
+    def settle(self, ticket: Ticket, usage: Usage, hints: RateHints | None, now: float) -> None:
+        """Count an answered call out, correct the limits by what it used and learn from its headers."""
+        self._concurrency.succeed()
+        actual = Cost(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens)
+        self._buckets.correct(ticket.cost, actual, now)
+        if hints is not None:
+            self._learn(hints, now)
+
+    def throttle(self, now: float, retry_after: float | None) -> None:
+        """Count out a call that was refused for rate."""
+        self.throttled += 1
+        self._concurrency.throttle(now, retry_after)
+
+    def fail(self, now: float, retry_after: float | None) -> None:
+        """Count out a call that failed."""
+        self._concurrency.fail(now, retry_after)
+
+    def cancel(self) -> None:
+        """Count out a call that never left, or whose failure says nothing about the provider."""
+        self._concurrency.cancel()
+
+    def stop(self, reason: str) -> None:
+        """Send nothing more in this run."""
+        self.stopped = reason
+
+    @property
+    def in_flight(self) -> int:
+        """Calls on the wire."""
+        return self._concurrency.in_flight
+
+    def idle(self) -> bool:
+        """Say whether the lane neither holds nor awaits anything that could still go."""
+        return not self._queue and not self._later and self.in_flight == 0
+
+    def drain(self) -> list[Ticket]:
+        """Take out every request that is not in flight."""
+        tickets = [*self._queue, *(ticket for _, _, ticket in self._later), *self.withheld]
+        self._queue.clear()
+        self._later.clear()
+        self.withheld.clear()
+        return tickets
+
+    def snapshot(self) -> LaneSnapshot:
+        """Return what the lane looks like now."""
+        return LaneSnapshot(
+            name=self.name,
+            queued=len(self._queue) + len(self._later) + len(self.withheld),
+            in_flight=self.in_flight,
+            concurrency=self._concurrency.limit,
+            sent=self.sent,
+            throttled=self.throttled,
+            stopped=self.stopped,
+            paused_until=self._concurrency.paused_until,
+        )
+
+    def _room(self) -> int:
+        return max(WINDOW, 2 * self._concurrency.limit)
+
+    def _learn(self, hints: RateHints, now: float) -> None:
+        announced = (
+            ("requests", hints.requests_limit, hints.requests_remaining),
+            ("input_tokens", hints.input_tokens_limit, hints.input_tokens_remaining),
+            ("output_tokens", hints.output_tokens_limit, hints.output_tokens_remaining),
+            ("tokens", hints.tokens_limit, hints.tokens_remaining),
+        )
+        for dimension, limit, remaining in announced:
+            if limit is not None and limit > 0:
+                self._buckets.learn(dimension, limit, now)
+            if remaining is not None:
+                self._buckets.lower_to(dimension, remaining, now)

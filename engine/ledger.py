@@ -1,0 +1,157 @@
+"""The budget: reserve the worst case, then commit what was paid. Integers only, nested scopes, hard caps."""
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+
+from engine.errors import BudgetExhausted
+
+WARN_AT_PERCENT: Final = (50, 80, 95)
+
+
+class Scope(NamedTuple):
+    """Something that can be capped: `sweep`, `provider`, `model` or `stage`, and its name."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+class Amount(NamedTuple):
+    """Money in nano-dollars and tokens of both directions together."""
+
+    nano: int
+    tokens: int
+
+
+ZERO: Final = Amount(0, 0)
+
+
+class Cap(msgspec.Struct, frozen=True, kw_only=True):
+    """The most that a scope may use; None is no cap."""
+
+    nano: int | None = None
+    tokens: int | None = None
+
+
+class Account(msgspec.Struct, kw_only=True):
+    """What one scope has used and set aside."""
+
+    cap: Cap = Cap()
+    spent_nano: int = 0
+    spent_tokens: int = 0
+    reserved_nano: int = 0
+    reserved_tokens: int = 0
+
+    def room(self, amount: Amount) -> tuple[str, int, int] | None:
+        """Return (unit, needed, left) of the first cap that `amount` would pass, or None when it fits."""
+        if self.cap.nano is not None:
+            left = self.cap.nano - self.spent_nano - self.reserved_nano
+            if amount.nano > left:
+                return "nano-dollars", amount.nano, left
+        if self.cap.tokens is not None:
+            left = self.cap.tokens - self.spent_tokens - self.reserved_tokens
+            if amount.tokens > left:
+                return "tokens", amount.tokens, left
+        return None
+
+
+class Reservation(NamedTuple):
+    """Worst-case amount set aside in every scope of one attempt."""
+
+    scopes: tuple[Scope, ...]
+    amount: Amount
+
+
+class BudgetWarning(NamedTuple):
+    """A scope has passed a share of its cap."""
+
+    scope: Scope
+    percent: int
+
+
+class Ledger:
+    """Reservations and spending over nested scopes.
+
+    Invariant: in every capped scope, spent + reserved <= cap after every call, as long as no attempt costs more than
+    its reservation. What was spent before a cap was lowered can exceed it; then nothing more is reserved.
+    """
+
+    def __init__(self, caps: Mapping[Scope, Cap], spent: Mapping[Scope, Amount]) -> None:
+        """`spent` is what the store knows of earlier runs, in-doubt attempts at their reservation included."""
+        self._accounts: dict[Scope, Account] = {}
+        self._warned: dict[Scope, int] = {}
+        for scope in {*caps, *spent}:
+            used = spent.get(scope, ZERO)
+            cap = caps.get(scope, Cap())
+            self._accounts[scope] = Account(cap=cap, spent_nano=used.nano, spent_tokens=used.tokens)
+            self._warned[scope] = self._passed(scope)
+
+    def reserve(self, scopes: tuple[Scope, ...], amount: Amount) -> Reservation:
+        """Set `amount` aside in every scope, or in none.
+
+        Raises:
+            BudgetExhausted: a cap would be passed; names the scope.
+        """
+        accounts = [self._account(scope) for scope in scopes]
+        for scope, account in zip(scopes, accounts, strict=True):
+            if short := account.room(amount):
+                raise BudgetExhausted(str(scope), *short)
+        for account in accounts:
+            account.reserved_nano += amount.nano
+            account.reserved_tokens += amount.tokens
+        return Reservation(scopes, amount)
+
+    def commit(self, reservation: Reservation, actual: Amount) -> list[BudgetWarning]:
+        """Turn a reservation into what was paid; return the warning thresholds that this passed."""
+        self._unreserve(reservation)
+        warnings = []
+        for scope in reservation.scopes:
+            account = self._account(scope)
+            account.spent_nano += actual.nano
+            account.spent_tokens += actual.tokens
+            passed = self._passed(scope)
+            if passed > self._warned.get(scope, 0):
+                self._warned[scope] = passed
+                warnings.append(BudgetWarning(scope, passed))
+        return warnings
+
+    def release(self, reservation: Reservation) -> None:
+        """Give a reservation back: nothing was paid."""
+        self._unreserve(reservation)
+
+    def accounts(self) -> Mapping[Scope, Account]:
+        """Return the accounts by scope, for looking at."""
+        return self._accounts
+
+    def _account(self, scope: Scope) -> Account:
+        account = self._accounts.get(scope)
+        if account is None:
+            account = self._accounts[scope] = Account()
+        return account
+
+    def _unreserve(self, reservation: Reservation) -> None:
+        for scope in reservation.scopes:
+            account = self._account(scope)
+            account.reserved_nano -= reservation.amount.nano
+            account.reserved_tokens -= reservation.amount.tokens
+
+    def _passed(self, scope: Scope) -> int:
+        account = self._accounts[scope]
+        pairs = ((account.spent_nano, account.cap.nano), (account.spent_tokens, account.cap.tokens))
+        return max((_share_passed(spent, cap) for spent, cap in pairs if cap is not None), default=0)
+
+
+def total(amounts: Iterable[Amount]) -> Amount:
+    """Return the sum of amounts."""
+    nano = tokens = 0
+    for amount in amounts:
+        nano, tokens = nano + amount.nano, tokens + amount.tokens
+    return Amount(nano, tokens)
+
+
+def _share_passed(spent: int, cap: int) -> int:
+    return max((percent for percent in WARN_AT_PERCENT if spent and spent * 100 >= cap * percent), default=0)

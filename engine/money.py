@@ -1,0 +1,68 @@
+"""Money as integers: nano-dollars, and prices in nano-dollars per million tokens. No floats enter the ledger."""
+
+from decimal import Decimal, InvalidOperation
+from typing import Final
+
+import msgspec
+
+from engine.request import Usage
+
+NANO: Final = 1_000_000_000
+PER_MILLION: Final = 1_000_000
+
+
+class Price(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model charges, in nano-dollars per million tokens.
+
+    `cached` prices input read from the provider's cache, `cache_write` input written to it; both fall back to `input`.
+    """
+
+    input: int
+    output: int
+    cached: int | None = None
+    cache_write: int | None = None
+
+
+FREE: Final = Price(input=0, output=0)
+
+
+def cost_nano(price: Price, usage: Usage) -> int:
+    """Return the cost of `usage` in nano-dollars, rounded up once for the whole call."""
+    cached = price.input if price.cached is None else price.cached
+    written = price.input if price.cache_write is None else price.cache_write
+    plain = usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens
+    total = (
+        plain * price.input
+        + usage.cached_tokens * cached
+        + usage.cache_write_tokens * written
+        + usage.output_tokens * price.output
+    )
+    return -(-total // PER_MILLION)
+
+
+def worst_cost_nano(price: Price, input_bound: int, max_tokens: int) -> int:
+    """Return the most that a call with so many input tokens and this output allowance can cost, in nano-dollars."""
+    dearest = max(price.input, price.cached or 0, price.cache_write or 0)
+    return -(-(input_bound * dearest + max_tokens * price.output) // PER_MILLION)
+
+
+def nano_from_usd(text: str | int | Decimal) -> int:
+    """Return nano-dollars from an amount in US dollars, exactly.
+
+    Raises:
+        ValueError: not a number, negative, or finer than a nano-dollar.
+    """
+    try:
+        nano = Decimal(text) * NANO
+    except InvalidOperation as error:
+        raise ValueError(f"{text!r} is not an amount in US dollars") from error
+    if not nano.is_finite() or nano < 0 or nano != nano.to_integral_value():
+        raise ValueError(f"{text!r} must be a non-negative amount of at most 9 decimals")
+    return int(nano)
+
+
+def usd(nano: int) -> str:
+    """Return nano-dollars as a plain dollar figure, e.g. `$1.25` or `$0.000075`."""
+    digits = f"{nano // NANO}.{nano % NANO:09d}".rstrip("0")
+    whole, _, fraction = digits.partition(".")
+    return f"${whole}.{fraction:0<2}"
