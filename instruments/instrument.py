@@ -75,7 +75,7 @@ class Design(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         subjects: aliases of the models under test.
         judges: aliases of the judges; the first is the one that tables use.
-        samples: draws per (persona, task).
+        samples: draws per (persona, task), and per persona for probe and accum.
         scripts: accum scripts by persona id; empty leaves accum out.
         stages: the stages to run; follow-ups outside of it are not asked.
         settings: generation settings per stage.
@@ -98,16 +98,19 @@ class Design(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Instrument(Protocol):
-    """One stage: pure functions from design to questions and from answers to readings."""
+    """One stage: pure functions from design to questions and from answers to readings.
 
-    def plan(self, design: Design) -> Iterator[Ask]:
+    Reading depends on the answer alone, so that it can be repeated without the design.
+    """
+
+    def plan(self, design: Design, /) -> Iterator[Ask]:
         """Yield the questions that need no earlier answer."""
         ...
 
-    def read(self, coords: Coords, completion: Completion, design: Design) -> Reading:
+    def read(self, completion: Completion, /) -> Reading:
         """Read an answer; never raises on a model's words: unreadable is a reading with its reason."""
         ...
 
-    def follow_up(self, coords: Coords, completion: Completion, reading: Reading, design: Design) -> Sequence[Ask]:
+    def follow_up(self, coords: Coords, completion: Completion, reading: Reading, design: Design, /) -> Sequence[Ask]:
         """Return the questions that this answer calls for."""
         ...

@@ -1,0 +1,1 @@
+"""From a store's SQL views to estimates, tables and a report. Stands alone: imports nothing of the other packages."""

@@ -1,0 +1,189 @@
+"""Prints and exports the tables of a sweep: `python -m analysis STORE`.
+
+`analyze` is the entry point for every command line; it returns an exit code:
+
+0. Done.
+2. Wrong arguments, or a store, sweep or judge that is not there.
+3. The sweep has no planned answer yet.
+4. The files of `--out` cannot be written.
+130. Interrupted.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Final, NoReturn, TextIO
+
+from analysis.context import NothingToReportError, Settings, UnknownJudgeError
+from analysis.export import ExportError, export, report_json
+from analysis.load import StoreError, load
+from analysis.resampling import RESAMPLES
+from analysis.show import show, visible
+from analysis.tables import make_report
+
+FEWEST_RESAMPLES: Final = 100
+MOST_RESAMPLES: Final = 1_000_000
+
+
+class Exit(IntEnum):
+    """Exit codes."""
+
+    DONE = 0
+    WRONG = 2
+    NOTHING = 3
+    NOT_WRITTEN = 4
+    INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the command line asks for.
+
+    Parameters
+    ----------
+    store : Path
+        The sweep's SQLite file.
+    sweep : str
+        Empty when the store holds one sweep only.
+    judge : str
+        Empty for the manifest's first.
+    out : Path or None
+        Folder for CSV and JSON files.
+    json : bool
+        Print one JSON document instead of tables.
+    truncated : bool
+        Use the claims of answers that were cut short.
+    resamples, seed : int
+        Of the bootstrap.
+    """
+
+    store: Path
+    sweep: str = ""
+    judge: str = ""
+    out: Path | None = None
+    json: bool = False
+    truncated: bool = True
+    resamples: int = RESAMPLES
+    seed: int = 0
+
+
+def analyze(options: Options, stdout: TextIO | None = None, stderr: TextIO | None = None) -> int:
+    """Print the tables of one sweep and export them if asked to; a user's mistake is one line on `stderr`.
+
+    Parameters
+    ----------
+    options : Options
+    stdout, stderr : TextIO, optional
+        The process's own when left out.
+
+    Returns
+    -------
+    int
+        An `Exit` code.
+    """
+    stdout, stderr = stdout or sys.stdout, stderr or sys.stderr
+    try:
+        return _analyze(options, stdout)
+    except (StoreError, UnknownJudgeError) as error:
+        code = Exit.WRONG
+        message = str(error)
+    except NothingToReportError as error:
+        code = Exit.NOTHING
+        message = str(error)
+    except ExportError as error:
+        code = Exit.NOT_WRITTEN
+        message = str(error)
+    stderr.write(f"{visible(message)}\n")
+    return code
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line."""
+    try:
+        return analyze(_options(arguments))
+    except BrokenPipeError:
+        # The reader, `head` for instance, has seen enough.
+        with suppress(OSError):
+            sys.stdout.close()
+        return Exit.DONE
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+
+
+def _analyze(options: Options, stdout: TextIO) -> int:
+    settings = Settings(
+        judge=options.judge, truncated=options.truncated, resamples=options.resamples, seed=options.seed
+    )
+    report = make_report(load(options.store, options.sweep), settings)
+    if options.out is not None:
+        export(report, options.out)
+    if options.json:
+        stdout.write(report_json(report))
+    else:
+        show(report, stdout)
+    return Exit.DONE
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser whose complaints are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the mistake without the usage lines."""
+        self.exit(Exit.WRONG, f"{self.prog}: {visible(message)}; see {self.prog} --help\n")
+
+
+def _options(arguments: Sequence[str] | None) -> Options:
+    parser = _Parser(
+        prog="python -m analysis",
+        description="Print the tables of a sweep from its store.",
+        epilog="exit codes: 0 done; 2 wrong arguments, store, sweep or judge; 3 nothing planned; 4 --out not writable",
+    )
+    parser.add_argument("store", type=Path, metavar="STORE", help="the sweep's SQLite file, opened read-only")
+    parser.add_argument("--sweep", default="", metavar="NAME", help="which sweep, when the store holds several")
+    parser.add_argument("--judge", default="", metavar="ALIAS", help="whose labels to use (default: the first judge)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="also write every table as CSV and JSON")
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
+    parser.add_argument(
+        "--truncated",
+        choices=("use", "missing"),
+        default="use",
+        help="claims of answers that were cut short are used, or such answers are missing (default: use)",
+    )
+    parser.add_argument("--resamples", type=_resamples, default=RESAMPLES, metavar="N", help="of the bootstrap")
+    parser.add_argument("--seed", type=_seed, default=0, metavar="N", help="of the bootstrap")
+    found = parser.parse_args(arguments)
+    return Options(
+        store=found.store,
+        sweep=found.sweep,
+        judge=found.judge,
+        out=found.out,
+        json=found.json,
+        truncated=found.truncated == "use",
+        resamples=found.resamples,
+        seed=found.seed,
+    )
+
+
+def _resamples(text: str) -> int:
+    number = _whole(text)
+    if not FEWEST_RESAMPLES <= number <= MOST_RESAMPLES:
+        raise argparse.ArgumentTypeError(f"{text} is not between {FEWEST_RESAMPLES:,} and {MOST_RESAMPLES:,}")
+    return number
+
+
+def _seed(text: str) -> int:
+    number = _whole(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is negative")
+    return number
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from error

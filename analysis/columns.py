@@ -1,0 +1,142 @@
+"""Turns columns of SQL rows into arrays, a chunk at a time. Knows no view and no table by name."""
+
+import json
+from collections.abc import Sequence
+from itertools import starmap
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.records import ABSENT, ACCURACIES, LABELS, NOT_GIVEN, Counts, Ints
+
+SEPARATOR: Final = "\n"
+# One cell of the count table per (label, accuracy), with a last row and column for letters that mean nothing.
+_LABEL_CELLS: Final = len(LABELS) + 1
+_ACCURACY_CELLS: Final = len(ACCURACIES) + 1
+
+
+class Codes(dict[object, int]):
+    """Numbers texts in order of arrival; `None` is the empty text."""
+
+    def __missing__(self, key: object) -> int:
+        """Number a text that is new."""
+        code = len(self)
+        self[key] = code
+        return code
+
+    def encode(self, column: Sequence[object]) -> Ints:
+        """Return the numbers of a column of texts."""
+        return np.fromiter(map(self.__getitem__, column), np.int32, len(column))
+
+    def names(self) -> tuple[str, ...]:
+        """Return the texts in the order of their numbers."""
+        return tuple(map(_text, self))
+
+
+def longs(column: Sequence[object]) -> Ints:
+    """Return a column of integers as int64; what is absent or no number becomes -1."""
+    return np.fromiter(map(_integer, column), np.int64, len(column))
+
+
+def whole(column: Sequence[object]) -> Ints:
+    """Return a column of small integers as int32; what is absent or no number becomes -1."""
+    return longs(column).astype(np.int32)
+
+
+def count_letters(labels: Sequence[object], accuracy: Sequence[object]) -> Ints:
+    """Count claims by label and accuracy.
+
+    Parameters
+    ----------
+    labels : sequence of str or None
+        One letter of `LABELS` per claim; None or empty for no claims.
+    accuracy : sequence of str or None
+        One letter of `ACCURACIES` per claim; None or empty means not given.
+
+    Returns
+    -------
+    ndarray of int32, shape (n, 4, 5)
+        Counts; -1 throughout where a row is not understood: a letter that means nothing, or accuracies that do not
+        match the labels one to one.
+    """
+    letters = list(map(_line, labels))
+    matching = list(starmap(_matching, zip(letters, accuracy, strict=True)))
+    mismatched = np.fromiter((match is None for match in matching), np.bool_, len(matching))
+    padded = ["-" * len(row) if match is None else match for row, match in zip(letters, matching, strict=True)]
+    first, second = _bytes(letters), _bytes(padded)
+    ends = first == ord(SEPARATOR)
+    row = np.cumsum(ends)[~ends]
+    cell = row * (_LABEL_CELLS * _ACCURACY_CELLS)
+    cell += _LABEL_OF[first[~ends]] * _ACCURACY_CELLS + _ACCURACY_OF[second[~ends]]
+    shape = (len(letters), _LABEL_CELLS, _ACCURACY_CELLS)
+    table = np.bincount(cell, minlength=len(letters) * _LABEL_CELLS * _ACCURACY_CELLS).reshape(shape)
+    broken = mismatched | (table[:, -1].sum(axis=1) > 0) | (table[:, :, -1].sum(axis=1) > 0)
+    crossed = table[:, :-1, :-1].astype(np.int32)
+    crossed[broken] = ABSENT
+    return crossed
+
+
+def count_labels(labels: Sequence[object]) -> Ints:
+    """Count claims by label alone: shape (n, 4), -1 throughout where a row is not understood."""
+    crossed = count_letters(labels, [None] * len(labels))
+    return crossed[:, :, NOT_GIVEN]
+
+
+def attribute_lists(column: Sequence[object]) -> list[tuple[str, ...] | None]:
+    """Read a column of JSON arrays of attributes, normalised so that an attribute is found again in a later memory.
+
+    Attributes are texts. None stands for what is not such an array, a missing value included.
+    """
+    return [_attributes(value) for value in column]
+
+
+def texts_of(value: object) -> tuple[str, ...]:
+    """Return the items of a decoded JSON array as texts; what is no array has none."""
+    return tuple(map(str, value)) if isinstance(value, list) else ()
+
+
+def _attributes(value: object) -> tuple[str, ...] | None:
+    try:
+        items: object = json.loads(_text(value))
+    except ValueError:
+        return None
+    if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+        return None
+    return tuple(" ".join(item.casefold().split()) for item in items)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return "" if value is None else str(value)
+
+
+def _integer(value: object) -> int:
+    return value if isinstance(value, int) else ABSENT
+
+
+def _line(value: object) -> str:
+    return _text(value).replace(SEPARATOR, "?")
+
+
+def _matching(labels: str, accuracy: object) -> str | None:
+    if not accuracy:
+        return "-" * len(labels)
+    line = _line(accuracy)
+    return line if len(line) == len(labels) else None
+
+
+def _bytes(lines: Sequence[str]) -> NDArray[np.uint8]:
+    # One byte per character: what is not ASCII is no letter of ours anyway.
+    return np.frombuffer("".join(f"{line}{SEPARATOR}" for line in lines).encode("ascii", "replace"), np.uint8)
+
+
+def _positions(letters: str) -> Counts:
+    table = np.full(256, len(letters), np.int64)
+    table[np.frombuffer(letters.encode(), np.uint8)] = np.arange(len(letters))
+    return table
+
+
+_LABEL_OF: Final = _positions(LABELS)
+_ACCURACY_OF: Final = _positions(ACCURACIES)

@@ -1,0 +1,113 @@
+"""The lines below a table: how many answers it rests on, what is missing and why, and how its intervals were made."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from analysis.context import Context
+from analysis.estimates import LEVEL
+from analysis.records import READ, STATES, TRUNCATED, Answers, Ints, Memories
+
+FEW_PERSONAS: Final = 10
+REASONS_SHOWN: Final = 3
+REASON_CHARACTERS: Final = 60
+_NUMBER: Final = re.compile(r"(?<!\d)(?![45]\d\d(?!\d))\d+")
+SIMULATED: Final = "SIMULATED: "
+
+
+def titled(context: Context, title: str) -> str:
+    """Return a title that names the sweep and says when its answers are simulated."""
+    sweep = context.data.sweep
+    return f"{SIMULATED if sweep.simulated else ''}{title} (sweep {sweep.name})"
+
+
+def coverage(context: Context, rows: Answers, noun: str) -> tuple[str, ...]:
+    """Say how many answers were planned, read and missing, and why; and how many claims they hold."""
+    kept = context.read(rows)
+    lines = [f"{len(kept):,} of {len(rows):,} {noun} read, {kept.claims.sum():,} claims"]
+    empty, cut = int((kept.claims == 0).sum()), int((rows.state == TRUNCATED).sum())
+    if empty:
+        lines.append(f"{plural(empty, noun)} without a claim: no rate of their own")
+    if cut:
+        use = "the claims before the cut are counted" if context.settings.truncated else "missing"
+        lines.append(f"{plural(cut, noun)} cut short: {use}")
+    return (*lines, *missing_note(rows, noun, truncated=context.settings.truncated))
+
+
+def missing_note(rows: Answers | Memories, noun: str, *, truncated: bool) -> tuple[str, ...]:
+    """Say how many rows are missing and the most frequent reasons, or nothing when none is."""
+    counts = missing_by_reason(rows.state, rows.reason, rows.reasons, truncated=truncated)
+    if not counts:
+        return ()
+    shown = [f"{count:,} {reason_text(state, reason)}" for (state, reason), count in counts.most_common(REASONS_SHOWN)]
+    rest = counts.total() - sum(count for _, count in counts.most_common(REASONS_SHOWN))
+    others = [f"{rest:,} for other reasons"] if rest else []
+    return (f"{plural(counts.total(), noun)} missing: {'; '.join([*shown, *others])}",)
+
+
+def missing_by_reason(
+    state: Ints, reason: Ints, reasons: Sequence[str], *, truncated: bool
+) -> Counter[tuple[str, str]]:
+    """Count rows that were not read by state and by kind of reason."""
+    there = (READ, TRUNCATED) if truncated else (READ,)
+    gone = ~np.isin(state, there)
+    pairs, counts = np.unique(np.stack([state[gone], reason[gone]]), axis=1, return_counts=True)
+    found: Counter[tuple[str, str]] = Counter()
+    for (state_code, reason_code), count in zip(pairs.T, counts, strict=True):
+        found[STATES[state_code], reason_kind(reasons[reason_code])] += int(count)
+    return found
+
+
+def missing_by_state(state: Ints, *, truncated: bool) -> dict[str, int]:
+    """Count rows that were not read by state; states without a row are left out."""
+    counts = np.bincount(state, minlength=len(STATES)).tolist()
+    there = {READ, TRUNCATED} if truncated else {READ}
+    return {name: counts[code] for code, name in enumerate(STATES) if counts[code] and code not in there}
+
+
+def reason_kind(reason: str) -> str:
+    """Return a reason without what differs from call to call: numbers other than status codes, and further lines.
+
+    Examples
+    --------
+    >>> reason_kind("rate: 429, retry after 31 s")
+    'rate: 429, retry after N s'
+    """
+    first = next(iter(reason.strip().splitlines()), "")
+    short = _NUMBER.sub("N", first)
+    return short if len(short) <= REASON_CHARACTERS else f"{short[:REASON_CHARACTERS]}..."
+
+
+def reason_text(state: str, reason: str) -> str:
+    """Return a state with its reason."""
+    return f"{state} ({reason})" if reason else state
+
+
+def interval_note(context: Context) -> str:
+    """Say how the intervals of a report were made."""
+    resamples = context.resamples
+    few = f"; {few_personas(resamples.clusters)}" if resamples.clusters < FEW_PERSONAS else ""
+    return (
+        f"intervals: {LEVEL:.0%}, {resamples.method}, {resamples.count:,} resamples of"
+        f" {plural(resamples.clusters, 'personas')}, seed {resamples.seed}{few}"
+    )
+
+
+def few_personas(count: int) -> str:
+    """Say that so few personas give no precise interval."""
+    return f"{plural(count, 'personas')} only: indicative, not precise"
+
+
+def plural(count: int, nouns: str) -> str:
+    """Return a count with its noun, which is given in the plural.
+
+    Examples
+    --------
+    >>> plural(1, "memories"), plural(1200, "records")
+    ('1 memory', '1,200 records')
+    """
+    singular = f"{nouns[:-3]}y" if nouns.endswith("ies") else nouns[:-1]
+    return f"{count:,} {singular if count == 1 else nouns}"

@@ -1,0 +1,37 @@
+"""`mirage analyze`: the tables of a sweep, with intervals; CSV and JSON on request."""
+
+from pathlib import Path
+
+import click
+
+_RESAMPLES = 10_000
+
+
+@click.command()
+@click.argument("store", type=click.Path(path_type=Path))
+@click.option("--sweep", default="", help="Name of the sweep; needed when the store holds several.")
+@click.option("--judge", default="", help="Alias of the judge whose labels count; the sweep's first by default.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for one CSV and one JSON file a table.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")
+@click.option("--resamples", type=click.IntRange(100, 1_000_000), default=_RESAMPLES, show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the bootstrap.")
+def analyze(store: Path, sweep: str, judge: str, out: Path | None, *, as_json: bool, resamples: int, seed: int) -> int:
+    """Print the tables of the sweep in STORE with their 95 % intervals; every table prints its n.
+
+    Works while the sweep runs: what is missing is counted, never guessed. `python -m analysis STORE` does the same
+    without the rest of the program.
+    """
+    from analysis.cli import Options
+    from analysis.cli import analyze as print_tables
+
+    return print_tables(
+        Options(
+            store=store,
+            sweep=sweep,
+            judge=judge,
+            out=out,
+            json=as_json,
+            resamples=resamples,
+            seed=seed,
+        )
+    )

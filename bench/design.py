@@ -1,0 +1,149 @@
+"""From a sweep file to a design: which personas, tasks, scripts and models; and from a question to a request."""
+
+from collections.abc import Callable, Mapping
+from itertools import chain, zip_longest
+from typing import Final, TypeVar
+
+import msgspec
+
+from bench.sweepfile import LoadedSweep, SweepFile
+from engine.cell import Cell
+from engine.errors import UserError
+from engine.request import Request
+from instruments.instrument import Ask, Design, Stage, StageSettings
+from instruments.personas import Persona, Script, load_personas, load_scripts
+from instruments.prompts import load_prompts
+from instruments.tasks import load_tasks
+from providers.adapt import adapt
+from providers.card import ModelCard
+from providers.catalog import Catalog
+
+# Temperatures are the paper's (G.9); it says nothing of lengths, these leave room for the longest replies.
+PAPER_SETTINGS: Final[Mapping[Stage, StageSettings]] = {
+    Stage.PROBE: StageSettings(temperature=0.7, max_tokens=3000),
+    Stage.PROBE_JUDGE: StageSettings(temperature=0.0, max_tokens=6000),
+    Stage.TASK: StageSettings(temperature=0.7, max_tokens=2000),
+    Stage.AUDIT: StageSettings(temperature=0.7, max_tokens=6000),
+    Stage.JUDGE: StageSettings(temperature=0.0, max_tokens=6000),
+    Stage.ACCUM: StageSettings(temperature=0.7, max_tokens=6000),
+}
+# A chain of rounds takes longest, so it starts first; personas then follow each other, since their prompts begin alike.
+_ACCUM_FIRST: Final = -1
+_NAMED_IN_ERRORS: Final = 8
+
+Thing = TypeVar("Thing")
+
+
+def build_design(loaded: LoadedSweep, catalog: Catalog) -> Design:
+    """Return the design that a sweep file describes.
+
+    Raises:
+        UserError: it names a model, persona or task that does not exist.
+    """
+    sweep, where = loaded.sweep, str(loaded.path)
+    for alias in (*sweep.models, *sweep.judges):
+        _check_model(catalog.card(alias), loaded)
+    personas = _chosen_personas(sweep, where)
+    return Design(
+        personas=personas,
+        tasks=_chosen("task", load_tasks(), sweep.tasks, where),
+        scripts=_chosen_scripts(sweep, personas, where),
+        prompts=load_prompts(),
+        subjects=sweep.models,
+        judges=sweep.judges,
+        stages=frozenset(sweep.stages),
+        settings={stage: _settings(sweep, stage) for stage in Stage},
+        samples=sweep.samples,
+        rounds=sweep.rounds,
+        structured=sweep.structured,
+        memory_prompt=sweep.memory_prompt,
+    )
+
+
+def composer(design: Design, catalog: Catalog) -> Callable[[Ask], Cell]:
+    """Return the function that turns a question into a cell with its request, fitted to the model that answers."""
+    order = {persona: number for number, persona in enumerate(design.personas)}
+    encode = msgspec.json.encode
+
+    def compose(ask: Ask) -> Cell:
+        card = catalog.card(ask.alias)
+        decoding, changes = adapt(card, ask.decoding)
+        return Cell(
+            stage=ask.stage.value,
+            alias=ask.alias,
+            coords=encode(ask.coords),
+            request=Request(
+                provider=card.provider,
+                model=card.model,
+                messages=ask.messages,
+                decoding=decoding,
+                sample=ask.coords.sample,
+            ),
+            changes=encode(changes) if changes else b"",
+            priority=_ACCUM_FIRST if ask.stage is Stage.ACCUM else order[ask.coords.persona],
+        )
+
+    return compose
+
+
+def _check_model(card: ModelCard, loaded: LoadedSweep) -> None:
+    if card.price is None and not loaded.sweep.allow_unknown_price:
+        raise UserError(
+            f"the price of {card.alias} is not known, so no budget could hold",
+            where=str(loaded.path),
+            mend=f'give it as [model."{card.alias}".price] input and output in USD per million tokens, '
+            "or set allow_unknown_price = true to count it as free",
+        )
+
+
+def _settings(sweep: SweepFile, stage: Stage) -> StageSettings:
+    paper = PAPER_SETTINGS[stage]
+    given = sweep.settings.get(stage)
+    if given is None:
+        return paper
+    return StageSettings(
+        temperature=paper.temperature if given.temperature is None else given.temperature,
+        max_tokens=given.max_tokens or paper.max_tokens,
+    )
+
+
+def _chosen_personas(sweep: SweepFile, where: str) -> dict[str, Persona]:
+    everyone = {persona.id: persona for persona in load_personas()}
+    if isinstance(sweep.personas, int):
+        return _balanced(everyone, sweep.personas, where)
+    return _chosen("persona", everyone, sweep.personas, where)
+
+
+def _balanced(everyone: Mapping[str, Persona], number: int, where: str) -> dict[str, Persona]:
+    """Return the first `number` personas, taking one of each stereotype group in turn."""
+    if number > len(everyone):
+        raise UserError(f"there are only {len(everyone)} personas", where=f"{where}: personas", mend='write "all"')
+    groups: dict[str, list[Persona]] = {}
+    for persona in everyone.values():
+        groups.setdefault(persona.group.value, []).append(persona)
+    turns = chain.from_iterable(zip_longest(*groups.values()))
+    return {persona.id: persona for persona in [each for each in turns if each is not None][:number]}
+
+
+def _chosen_scripts(sweep: SweepFile, personas: Mapping[str, Persona], where: str) -> dict[str, Script]:
+    scripts = {name: script for name, script in load_scripts().items() if name in personas}
+    if isinstance(sweep.accum_personas, int):
+        wanted = sweep.accum_personas if Stage.ACCUM in sweep.stages else 0
+        if wanted > len(scripts):
+            raise UserError(
+                f"only {len(scripts)} of the chosen personas have a conversation script",
+                where=f"{where}: accum_personas",
+                mend=f"ask for at most {len(scripts)}, or choose other personas",
+            )
+        return dict(list(scripts.items())[:wanted])
+    return _chosen("script of persona", scripts, sweep.accum_personas, where)
+
+
+def _chosen(kind: str, known: Mapping[str, Thing], wanted: str | tuple[str, ...], where: str) -> dict[str, Thing]:
+    if isinstance(wanted, str):
+        return dict(known)
+    for name in wanted:
+        if name not in known:
+            some = ", ".join(list(known)[:_NAMED_IN_ERRORS]) + (" ..." if len(known) > _NAMED_IN_ERRORS else "")
+            raise UserError(f"there is no {kind} `{name}`", where=where, mend=f"there are {some}")
+    return {name: known[name] for name in wanted}

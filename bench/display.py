@@ -1,0 +1,193 @@
+"""The live view of a run: draws snapshots four times a second on a terminal, plain lines every while elsewhere.
+
+Takes snapshots and notices, knows nothing of the engine's insides. Everything drawn passes `printable`.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Final, Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from bench.text import one_line
+from engine.events import Level, Notice, Snapshot, StageCount
+from engine.ledger import Account, Scope
+from engine.money import usd
+
+FRAMES_PER_SECOND: Final = 4
+PLAIN_EVERY: Final = 10.0
+NOTICES_SHOWN: Final = 5
+NOTICE_WIDTH: Final = 300
+BAR_WIDTH: Final = 28
+_STYLE: Final = {Level.INFO: "dim", Level.WARNING: "yellow", Level.ERROR: "bold red"}
+_HOUR: Final = 3600
+_MINUTE: Final = 60
+
+
+class Display:
+    """Shows a run until closed; use as an async context manager around it."""
+
+    def __init__(self, console: Console, title: str, *, simulated: bool) -> None:
+        self._console = console
+        self._title = one_line(title) + (" · SIMULATED" if simulated else "")
+        self._notices: list[Notice] = []
+        self._snapshot: Callable[[], Snapshot] | None = None
+        self._expected: Mapping[str, int] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._live: Live | None = None
+
+    def watch(self, snapshot: Callable[[], Snapshot], expected: Mapping[str, int]) -> None:
+        """Start drawing; `expected` cells by stage give the bars their lengths."""
+        self._snapshot, self._expected = snapshot, expected
+
+    def listen(self, notice: Notice) -> None:
+        """Show a notice: at once on a plain console, below the picture on a terminal."""
+        if self._live is None:
+            self._console.print(_notice_line(notice), soft_wrap=True)
+        self._notices = [*self._notices[-(NOTICES_SHOWN - 1) :], notice]
+
+    async def __aenter__(self) -> Self:
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, auto_refresh=False, transient=False)
+            self._live.start()
+        self._task = asyncio.create_task(self._draw_on())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+        self._draw()
+        if self._live is not None:
+            self._live.stop()
+
+    async def _draw_on(self) -> None:
+        while True:
+            self._draw()
+            await asyncio.sleep(PLAIN_EVERY if self._live is None else 1 / FRAMES_PER_SECOND)
+
+    def _draw(self) -> None:
+        if self._live is None:
+            if self._snapshot is not None:
+                self._console.print(plain_line(self._snapshot(), self._expected), soft_wrap=True, highlight=False)
+            return
+        shown = self._picture() if self._snapshot is not None else Text(f"{self._title}: getting ready …")
+        self._live.update(shown, refresh=True)
+
+    def _picture(self) -> RenderableType:
+        assert self._snapshot is not None  # noqa: S101 - called only when watching
+        now = self._snapshot()
+        parts: list[RenderableType] = [
+            Text(self._title, style="bold"),
+            _headline(now, self._expected),
+            _stages(now, self._expected),
+        ]
+        parts.append(_lanes(now))
+        budget = [_budget(scope, account) for scope, account in now.accounts.items() if _capped(account)]
+        return Group(*parts, *budget, *(_notice_line(notice) for notice in self._notices))
+
+
+def plain_line(now: Snapshot, expected: Mapping[str, int]) -> str:
+    """Return one line of progress for logs and pipes."""
+    stages = "  ".join(
+        f"{stage} {_done(now.stages.get(stage, StageCount()))}/{total}" for stage, total in expected.items()
+    )
+    errors = sum(now.errors.values())
+    return (
+        f"{_clock(now.now - now.started)}  {stages}  calls {now.calls}  on the wire {_in_flight(now)}"
+        f"  errors {errors}  spent {usd(now.spent_nano)}"
+    )
+
+
+def _headline(now: Snapshot, expected: Mapping[str, int]) -> Text:
+    elapsed = max(1e-9, now.now - now.started)
+    parts = [
+        _clock(elapsed),
+        f"{now.calls} calls ({now.calls / elapsed:.1f}/s)",
+        f"{(now.input_tokens + now.output_tokens) / elapsed:,.0f} tokens/s",
+        f"spent {usd(now.spent_nano)}",
+    ]
+    if (left := _eta(now, expected)) is not None:
+        parts.append(f"about {_clock(left)} to go")
+    if now.draining:
+        parts.append("stopping")
+    if now.refused:
+        parts.append("disk refuses writes")
+    if now.errors:
+        parts.append("errors " + ", ".join(f"{kind} {number}" for kind, number in sorted(now.errors.items())))
+    return Text(" · ".join(parts))
+
+
+def _stages(now: Snapshot, expected: Mapping[str, int]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for stage, total in expected.items():
+        count = now.stages.get(stage, StageCount())
+        table.add_row(
+            one_line(stage),
+            ProgressBar(total=max(1, total), completed=_done(count), width=BAR_WIDTH),
+            f"{_done(count)}/{total}",
+            Text(f"{count.unreadable} unreadable", style="yellow") if count.unreadable else "",
+            Text(f"{count.failed} failed", style="red") if count.failed else "",
+        )
+    return table
+
+
+def _lanes(now: Snapshot) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for lane in now.lanes:
+        state = "stopped" if lane.stopped else "pausing" if lane.paused_until > now.now else ""
+        table.add_row(
+            Text(one_line(lane.name), style="cyan"),
+            f"on the wire {lane.in_flight}/{lane.concurrency}",
+            f"waiting {lane.queued}",
+            f"sent {lane.sent}",
+            f"throttled {lane.throttled}" if lane.throttled else "",
+            Text(state, style="red"),
+        )
+    return table
+
+
+def _budget(scope: Scope, account: Account) -> Text:
+    cap = account.cap
+    parts = []
+    if cap.nano is not None:
+        parts.append(f"{usd(account.spent_nano)} + {usd(account.reserved_nano)} reserved of {usd(cap.nano)}")
+    if cap.tokens is not None:
+        parts.append(f"{account.spent_tokens:,} + {account.reserved_tokens:,} reserved of {cap.tokens:,} tokens")
+    return Text(f"budget of {one_line(str(scope))}: " + ", ".join(parts))
+
+
+def _eta(now: Snapshot, expected: Mapping[str, int]) -> float | None:
+    done = sum(_done(now.stages.get(stage, StageCount())) for stage in expected)
+    left = sum(expected.values()) - done
+    elapsed = now.now - now.started
+    return left * elapsed / now.calls if now.calls and left > 0 else None
+
+
+def _notice_line(notice: Notice) -> Text:
+    return Text(one_line(notice.text, most=NOTICE_WIDTH), style=_STYLE[notice.level])
+
+
+def _capped(account: Account) -> bool:
+    return account.cap.nano is not None or account.cap.tokens is not None
+
+
+def _done(count: StageCount) -> int:
+    return count.read + count.failed
+
+
+def _in_flight(now: Snapshot) -> int:
+    return sum(lane.in_flight for lane in now.lanes)
+
+
+def _clock(seconds: float) -> str:
+    whole = round(seconds)
+    if whole >= _HOUR:
+        return f"{whole // _HOUR}:{whole % _HOUR // _MINUTE:02d}:{whole % _MINUTE:02d}"
+    return f"{whole // _MINUTE}:{whole % _MINUTE:02d}"

@@ -1,0 +1,177 @@
+"""What a sweep will ask, take and cost, before anything is sent. Pure: numbers in, a forecast out.
+
+Prompts of root stages are measured as they will be sent. What follows from answers is estimated from answers: from what
+the store has already seen of that model and stage where there is something, else from typical lengths. Rounds of
+accumulation carry a memory that grows by about one answer's additions a round, so their prompts grow with the round.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from engine.limits import DAY, MINUTE, RateLimits
+from engine.money import FREE, Price, cost_nano
+from engine.request import Usage, input_token_estimate
+from instruments.instrument import Ask, Design, Stage
+from instruments.reader import count_asks
+
+SAMPLED_PROMPTS: Final = 200
+# Typical tokens where a store has seen nothing yet; answers of current chat models to these prompts (our assumption).
+TYPICAL_OUTPUT: Final[Mapping[Stage, int]] = {
+    Stage.PROBE: 700,
+    Stage.PROBE_JUDGE: 1100,
+    Stage.TASK: 420,
+    Stage.AUDIT: 900,
+    Stage.JUDGE: 1000,
+    Stage.ACCUM: 500,
+}
+# What a follow-up's prompt holds besides the answer that it is about (instructions, facts, profile).
+FIXED_INPUT: Final[Mapping[Stage, int]] = {Stage.PROBE_JUDGE: 900, Stage.AUDIT: 300, Stage.JUDGE: 850}
+ANSWERED: Final[Mapping[Stage, Stage]] = {
+    Stage.PROBE_JUDGE: Stage.PROBE,
+    Stage.AUDIT: Stage.TASK,
+    Stage.JUDGE: Stage.TASK,
+}
+MEMORY_GROWTH: Final = 120
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What a store has seen of one stage and model: calls, and mean tokens of a call."""
+
+    calls: int
+    input_tokens: float
+    output_tokens: float
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """The forecast of one stage on one model.
+
+    Attributes:
+        input_tokens, output_tokens: of all calls together.
+        learned: the figures come from `learned` calls that the store has seen; 0 is an assumption.
+        stream_nano, batch_nano: cost of sending one by one and through the batch API; None where there is no price.
+        seconds: what the rate limits make it take at least; None without limits.
+    """
+
+    stage: str
+    alias: str
+    calls: int
+    input_tokens: int
+    output_tokens: int
+    learned: int
+    stream_nano: int | None
+    batch_nano: int | None
+    seconds: float | None
+
+
+class Tariff(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model charges and allows."""
+
+    price: Price | None
+    batch_price: Price | None
+    limits: RateLimits
+
+
+def forecast(
+    design: Design,
+    asks: Iterable[Ask],
+    tariffs: Mapping[str, Tariff],
+    seen: Mapping[tuple[str, str], Seen],
+) -> list[Line]:
+    """Return one line per stage and model, in the order of the stages.
+
+    Args:
+        design: the sweep's design.
+        tariffs: what every model charges and allows, by alias.
+        asks: root questions; the first `SAMPLED_PROMPTS` of each stage and model are measured.
+        seen: what the store knows, by (stage, alias).
+    """
+    measured = _measure(asks)
+    lines = []
+    for (stage, alias), calls in sorted(
+        count_asks(design).items(), key=lambda item: (list(Stage).index(item[0][0]), item[0][1])
+    ):
+        known = seen.get((stage.value, alias))
+        each_input, each_output = _tokens(design, stage, alias, measured, seen)
+        usage = Usage(input_tokens=round(each_input * calls), output_tokens=round(each_output * calls))
+        tariff = tariffs[alias]
+        lines.append(
+            Line(
+                stage=stage.value,
+                alias=alias,
+                calls=calls,
+                input_tokens=usage.input_tokens,
+                output_tokens=usage.output_tokens,
+                learned=known.calls if known else 0,
+                stream_nano=_cost(tariff.price, usage),
+                batch_nano=_cost(tariff.batch_price, usage),
+                seconds=_seconds(tariff.limits, calls, usage),
+            )
+        )
+    return lines
+
+
+def total_nano(lines: Iterable[Line], cost: Callable[[Line], int | None]) -> int:
+    """Return the sum of a cost over lines, lines without a price left out."""
+    return sum(cost(line) or 0 for line in lines)
+
+
+def _measure(asks: Iterable[Ask]) -> dict[tuple[Stage, str], float]:
+    """Return the mean estimated input tokens of the first prompts of every stage and model."""
+    sums: dict[tuple[Stage, str], tuple[int, int]] = {}
+    for ask in asks:
+        number, tokens = sums.get((ask.stage, ask.alias), (0, 0))
+        if number < SAMPLED_PROMPTS:
+            size = sum(len(message.content.encode()) for message in ask.messages)
+            sums[ask.stage, ask.alias] = (number + 1, tokens + input_token_estimate(size, len(ask.messages)))
+    return {key: tokens / number for key, (number, tokens) in sums.items()}
+
+
+def _tokens(
+    design: Design,
+    stage: Stage,
+    alias: str,
+    measured: Mapping[tuple[Stage, str], float],
+    seen: Mapping[tuple[str, str], Seen],
+) -> tuple[float, float]:
+    """Return mean input and output tokens of one call."""
+    if known := seen.get((stage.value, alias)):
+        return known.input_tokens, known.output_tokens
+    output = _output(design, stage, alias, seen)
+    if stage is Stage.ACCUM:
+        # Round t reads what t - 1 rounds have written and writes it all again.
+        growth = MEMORY_GROWTH * (design.rounds - 1) / 2
+        return measured.get((stage, alias), 0.0) + growth, output + growth
+    if stage in ANSWERED:
+        answers = [_output(design, ANSWERED[stage], subject, seen) for subject in _subjects(design, stage, alias)]
+        return FIXED_INPUT[stage] + sum(answers) / len(answers), output
+    return measured.get((stage, alias), 0.0), output
+
+
+def _subjects(design: Design, stage: Stage, alias: str) -> tuple[str, ...]:
+    return (alias,) if stage is Stage.AUDIT else design.subjects
+
+
+def _output(design: Design, stage: Stage, alias: str, seen: Mapping[tuple[str, str], Seen]) -> float:
+    if known := seen.get((stage.value, alias)):
+        return known.output_tokens
+    return min(TYPICAL_OUTPUT[stage], design.settings[stage].max_tokens)
+
+
+def _cost(price: Price | None, usage: Usage) -> int | None:
+    if price is None:
+        return None
+    return 0 if price == FREE else cost_nano(price, usage)
+
+
+def _seconds(limits: RateLimits, calls: int, usage: Usage) -> float | None:
+    """Return the least time that the tightest limit allows."""
+    used = (
+        (limits.requests, calls, MINUTE),
+        (limits.requests_per_day, calls, DAY),
+        (limits.input_tokens, usage.input_tokens, MINUTE),
+        (limits.output_tokens, usage.output_tokens, MINUTE),
+        (limits.tokens, usage.input_tokens + usage.output_tokens, MINUTE),
+    )
+    return max((amount / limit * window for limit, amount, window in used if limit is not None), default=None)

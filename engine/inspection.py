@@ -1,0 +1,209 @@
+"""Looks closely at single requests of a store: prompt, reply, attempts, readings; and at what failed. Read-only."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import aiosqlite
+import msgspec
+
+from engine.codec import Codec
+from engine.database import explained, open_reader
+from engine.errors import StoreError
+from engine.request import Request
+
+_SHORTEST_PREFIX: Final = 4
+_MOST_MATCHES: Final = 8
+
+
+class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
+    """One sending of a request; money in nano-dollars, times in Unix milliseconds."""
+
+    number: int
+    outcome: str
+    reserved_nano: int
+    cost_nano: int
+    tokens: int
+    status: int | None
+    error_class: str | None
+    error: str | None
+    sent_ms: int
+    settled_ms: int | None
+
+
+class CellView(msgspec.Struct, frozen=True, kw_only=True):
+    """One cell that the request answers, with its reading as JSON text."""
+
+    sweep: str
+    stage: str
+    coords: str
+    status: str | None
+    reason: str
+    reading: str | None
+    changes: str
+
+
+class RequestView(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that the store knows of one request."""
+
+    key: str
+    state: str
+    alias: str
+    stage: str
+    request: Request
+    text: str | None
+    thinking: str | None
+    finish: str | None
+    finish_raw: str | None
+    model_echo: str | None
+    provider_request_id: str | None
+    input_tokens: int | None
+    cached_tokens: int | None
+    output_tokens: int | None
+    reasoning_tokens: int | None
+    cost_nano: int | None
+    latency_ms: int | None
+    raw: bytes
+    attempts: tuple[AttemptView, ...]
+    cells: tuple[CellView, ...]
+
+
+class ErrorGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Attempts that went wrong alike.
+
+    Attributes:
+        failed: requests of this group that have failed for good.
+        example: key of one of them.
+    """
+
+    error_class: str
+    status: int | None
+    error: str
+    alias: str
+    stage: str
+    attempts: int
+    failed: int
+    example: str
+
+
+async def read_request(path: Path, key: str) -> RequestView:
+    """Return the request whose key begins with `key` (hexadecimal).
+
+    Raises:
+        StoreError: no request or several requests have such a key.
+    """
+    digits = key.lower()
+    if len(digits) < _SHORTEST_PREFIX or set(digits) - set("0123456789abcdef"):
+        raise StoreError(
+            f"`{key[:40]}` is not the beginning of a request's key", where=str(path), mend="give at least 4 hex digits"
+        )
+    connection = await open_reader(path)
+    try:
+        with explained(path):
+            return await _request(connection, path, digits)
+    finally:
+        await connection.close()
+
+
+async def read_errors(path: Path, sweep: str = "") -> list[ErrorGroup]:
+    """Return what went wrong, grouped by class, status, words, model and stage; the most frequent first."""
+    connection = await open_reader(path)
+    try:
+        with explained(path):
+            rows = await connection.execute_fetchall(
+                "SELECT a.error_class, a.status, a.error, a.alias, a.stage, count(*),"
+                " count(DISTINCT CASE WHEN r.state = 'failed' THEN r.id END), lower(hex(min(r.key)))"
+                " FROM attempt a JOIN request r ON r.id = a.request_id JOIN sweep s ON s.id = a.sweep_id"
+                " WHERE a.error_class IS NOT NULL AND (:sweep = '' OR s.name = :sweep)"
+                " GROUP BY a.error_class, a.status, a.error, a.alias, a.stage ORDER BY count(*) DESC",
+                {"sweep": sweep},
+            )
+    finally:
+        await connection.close()
+    return [
+        ErrorGroup(
+            error_class=row[0],
+            status=row[1],
+            error=row[2],
+            alias=row[3],
+            stage=row[4],
+            attempts=row[5],
+            failed=row[6],
+            example=row[7],
+        )
+        for row in rows
+    ]
+
+
+async def _request(connection: aiosqlite.Connection, path: Path, digits: str) -> RequestView:
+    low, high = bytes.fromhex(digits.ljust(32, "0")), bytes.fromhex(digits.ljust(32, "f"))
+    found = await _rows(
+        connection,
+        "SELECT r.id, lower(hex(r.key)), r.state, r.alias, r.stage, p.body"
+        " FROM request r JOIN prompt p ON p.request_id = r.id WHERE r.key BETWEEN ? AND ? LIMIT ?",
+        low,
+        high,
+        _MOST_MATCHES,
+    )
+    if len(found) != 1:
+        keys = ", ".join(row[1][:12] for row in found)
+        mend = f"give more digits: {keys}" if found else "`mirage errors` and the view `requests` list keys"
+        raise StoreError(
+            f"{'several' if found else 'no'} requests have a key like {digits}", where=str(path), mend=mend
+        )
+    request_id, key, state, alias, stage, body = found[0]
+    codec = Codec()
+    completions = await _rows(
+        connection,
+        "SELECT text, thinking, finish, finish_raw, model_echo, provider_request_id, input_tokens, cached_tokens,"
+        " output_tokens, reasoning_tokens, cost_nano, latency_ms, raw FROM completion WHERE request_id = ?",
+        request_id,
+    )
+    done = tuple(completions[0]) if completions else (None,) * 12 + (b"",)
+    return RequestView(
+        key=key,
+        state=state,
+        alias=alias,
+        stage=stage,
+        request=codec.unpack_request(body),
+        text=None if done[0] is None else codec.unpack_text(done[0]),
+        thinking=None if done[1] is None else codec.unpack_text(done[1]),
+        **dict(zip(_COMPLETION_FIELDS, done[2:12], strict=True)),
+        raw=codec.unpack_bytes(done[12]),
+        attempts=tuple([_attempt(row) for row in await _rows(connection, _ATTEMPTS, request_id)]),
+        cells=tuple([_cell(row) for row in await _rows(connection, _CELLS, request_id)]),
+    )
+
+
+_COMPLETION_FIELDS: Final = (
+    "finish",
+    "finish_raw",
+    "model_echo",
+    "provider_request_id",
+    "input_tokens",
+    "cached_tokens",
+    "output_tokens",
+    "reasoning_tokens",
+    "cost_nano",
+    "latency_ms",
+)
+_ATTEMPTS: Final = (
+    "SELECT number, outcome, reserved_nano, cost_nano, tokens, status, error_class, error, sent_ms, settled_ms"
+    " FROM attempt WHERE request_id = ? ORDER BY number"
+)
+_CELLS: Final = (
+    "SELECT s.name, c.stage, c.coords, c.reading_status, c.reading_reason, b.body, c.changes"
+    " FROM cell c JOIN sweep s ON s.id = c.sweep_id LEFT JOIN reading b ON b.cell_id = c.id"
+    " WHERE c.request_id = ? ORDER BY c.id"
+)
+
+
+def _attempt(row: Any) -> AttemptView:
+    return AttemptView(**dict(zip(AttemptView.__struct_fields__, row, strict=True)))
+
+
+def _cell(row: Any) -> CellView:
+    return CellView(**dict(zip(CellView.__struct_fields__, row, strict=True)))
+
+
+async def _rows(connection: aiosqlite.Connection, sql: str, *values: object) -> list[Any]:
+    return list(await connection.execute_fetchall(sql, values))

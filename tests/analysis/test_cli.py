@@ -1,0 +1,136 @@
+"""The command line: exit codes, one-line mistakes, and no dependency beyond numpy and scipy."""
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from analysis.cli import Exit, Options, analyze, main
+from analysis.testing import StoreBuilder
+
+ROOT = Path(__file__).parents[2]
+QUICK = ["--resamples", "100"]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A store with one simulated sweep."""
+    with StoreBuilder(tmp_path / "store.db") as store:
+        store.sweep("one", subjects={"m": "x"}, simulated=True, notes=("a small rehearsal",))
+        for persona in "abc":
+            store.records({"model": "m", "persona": persona, "labels": "GRSF"})
+    return tmp_path / "store.db"
+
+
+def test_tables_are_printed(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Warnings first, then every table."""
+    assert main([str(path), *QUICK]) == Exit.DONE
+    printed = capsys.readouterr()
+    assert printed.out.startswith("warning: SIMULATED")
+    assert "warning: a small rehearsal" in printed.out
+    assert "50.0" in printed.out
+    assert printed.err == ""
+
+
+def test_json_is_one_document(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing else is printed beside it."""
+    assert main([str(path), "--json", *QUICK]) == Exit.DONE
+    document = json.loads(capsys.readouterr().out)
+    assert document["simulated"] is True
+    assert document["tables"][0]["rows"][0]["oi"]["value"] == 0.5
+
+
+def test_files_are_written(path: Path, tmp_path: Path) -> None:
+    """Both formats, beside the printed tables."""
+    assert main([str(path), "--out", str(tmp_path / "out"), *QUICK]) == Exit.DONE
+    names = {file.name for file in (tmp_path / "out").iterdir()}
+    assert {"leaderboard.csv", "leaderboard.json", "cost.csv"} <= names
+
+
+def test_the_same_seed_prints_the_same(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Runs can be compared byte by byte."""
+    printed = []
+    for seed in ("7", "7", "8"):
+        main([str(path), "--seed", seed, *QUICK])
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1]
+    assert "seed 8" in printed[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        pytest.param([], Exit.WRONG, "STORE", id="no store"),
+        pytest.param(["nowhere.db"], Exit.WRONG, "no such store", id="no such file"),
+        pytest.param(["STORE", "--sweep", "two"], Exit.WRONG, "no sweep called 'two'", id="unknown sweep"),
+        pytest.param(["STORE", "--judge", "two"], Exit.WRONG, "no judge 'two'", id="unknown judge"),
+        pytest.param(["STORE", "--resamples", "5"], Exit.WRONG, "not between 100 and", id="too few resamples"),
+        pytest.param(["STORE", "--resamples", "x"], Exit.WRONG, "not a whole number", id="resamples in words"),
+        pytest.param(["STORE", "--seed", "-1"], Exit.WRONG, "negative", id="negative seed"),
+        pytest.param(["STORE", "--colour"], Exit.WRONG, "unrecognized arguments", id="unknown option"),
+        pytest.param(["STORE", "--out", "STORE"], Exit.NOT_WRITTEN, "choose another --out", id="out is a file"),
+        pytest.param(["no\x1b[31mwhere.db"], Exit.WRONG, r"no\x1b[31mwhere.db", id="hostile name"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: Exit, message: str
+) -> None:
+    """It goes to standard error with its exit code, and there is no traceback."""
+    full = [str(path) if argument == "STORE" else argument for argument in arguments]
+    try:
+        found = main(full)
+    except SystemExit as exit_:
+        found = int(exit_.code or 0)
+    printed = capsys.readouterr()
+    assert found == code
+    assert message in printed.err
+    assert printed.err.count("\n") == 1
+    assert printed.out == ""
+
+
+def test_a_sweep_without_answers_has_its_own_code(tmp_path: Path) -> None:
+    """Scripts can tell "not yet" from "wrong"."""
+    with StoreBuilder(tmp_path / "store.db") as store:
+        store.sweep(subjects={"m": "x"})
+    stderr = io.StringIO()
+    assert analyze(Options(store=tmp_path / "store.db"), io.StringIO(), stderr) == Exit.NOTHING
+    assert "run it first" in stderr.getvalue()
+
+
+def run(code: str, *arguments: str, stdout: int = subprocess.PIPE) -> "subprocess.CompletedProcess[str]":
+    """Run Python in a process of its own."""
+    command = [sys.executable, "-W", "error", "-c", code, *arguments]
+    return subprocess.run(command, cwd=ROOT, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False)
+
+
+def test_numpy_and_scipy_are_enough(path: Path) -> None:
+    """No other package of the project's dependencies is needed at run time."""
+    blocked = ["rich", "httpx", "vllm", "msgspec", "orjson", "aiosqlite", "click", "pandas"]
+    code = f"import sys; sys.modules.update(dict.fromkeys({blocked})); from analysis.cli import main; sys.exit(main())"
+    done = run(code, str(path), *QUICK)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Over-inference per model" in done.stdout
+
+
+def test_the_package_runs_as_a_module(path: Path) -> None:
+    """`python -m analysis STORE` works, and `--help` states the exit codes."""
+    helped = subprocess.run(
+        [sys.executable, "-m", "analysis", "--help"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert helped.returncode == 0
+    assert "exit codes: 0 done" in " ".join(helped.stdout.split())
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(path: Path) -> None:
+    """`| head` ends quietly."""
+    code = (
+        "import os, sys; from analysis.cli import main\n"
+        "reader, writer = os.pipe(); os.close(reader); os.dup2(writer, 1)\n"
+        "sys.exit(main())"
+    )
+    done = run(code, str(path), *QUICK)
+    assert done.stderr == ""
+    assert done.returncode == 0

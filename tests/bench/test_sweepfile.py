@@ -1,0 +1,103 @@
+"""The sweep file: what it accepts, and how it answers mistakes."""
+
+from pathlib import Path
+
+import pytest
+
+from bench.sweepfile import caps, load_sweep
+from engine.errors import UserError
+from engine.ledger import Cap, Scope
+
+MINIMAL = 'name = "s"\nmodels = ["gpt-5.5"]\njudges = ["claude-opus-4-7"]\n'
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "sweep.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_minimal_sweep_has_the_papers_defaults(tmp_path: Path) -> None:
+    """Every stage, every persona, one sample, eight rounds with two personas."""
+    sweep = load_sweep(written(tmp_path, MINIMAL)).sweep
+    assert (sweep.personas, sweep.tasks, sweep.samples, sweep.rounds, sweep.accum_personas) == ("all", "all", 1, 8, 2)
+    assert len(sweep.stages) == 6
+
+
+def test_the_store_is_named_after_the_sweep(tmp_path: Path) -> None:
+    """Unless the file says otherwise."""
+    assert load_sweep(written(tmp_path, MINIMAL)).store_path == Path("runs/s.sqlite")
+    assert load_sweep(written(tmp_path, MINIMAL + 'store = "x.db"\n')).store_path == Path("x.db")
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "line"),
+    [
+        pytest.param(MINIMAL + "modls = 1\n", "did you mean `model", 4, id="misspelled field"),
+        pytest.param(MINIMAL + 'samples = "three"\n', "samples: expected `int`", 4, id="wrong type"),
+        pytest.param(MINIMAL + "samples = 0\n", "samples", 4, id="out of range"),
+        pytest.param('name = "a b"\nmodels = ["x"]\n', "name", 1, id="name with a space"),
+        pytest.param(MINIMAL + "\n[budget]\nusd = []\n", "budget.usd", 6, id="in a table"),
+        pytest.param(
+            MINIMAL + '\n[budget.model."gpt-5.5"]\ndollars = 3\n', "knows no `dollars`", 6, id="in a sub-table"
+        ),
+        pytest.param(MINIMAL + 'stages = ["probes"]\n', "stages", 4, id="unknown stage"),
+        pytest.param('models = ["x"]\n', "missing required field `name`", None, id="no name"),
+    ],
+)
+def test_a_mistake_is_one_line_with_its_place_and_mend(tmp_path: Path, text: str, what: str, line: int | None) -> None:
+    """What is wrong, in which file and line, and what to do."""
+    path = written(tmp_path, text)
+    with pytest.raises(UserError) as caught:
+        load_sweep(path)
+    message = str(caught.value)
+    assert what in message
+    assert "\n" not in message
+    assert f"{path}:{line}" in message if line else str(path) in message
+    assert caught.value.mend
+
+
+def test_broken_toml_names_the_line(tmp_path: Path) -> None:
+    """TOML's own words carry the place."""
+    with pytest.raises(UserError, match="line 2"):
+        load_sweep(written(tmp_path, 'name = "s"\nmodels = = 1\n'))
+
+
+def test_a_missing_file_is_the_users_mistake(tmp_path: Path) -> None:
+    """No traceback."""
+    with pytest.raises(UserError, match="cannot be read"):
+        load_sweep(tmp_path / "nowhere.toml")
+
+
+def test_a_file_that_is_not_text_is_the_users_mistake(tmp_path: Path) -> None:
+    """A store given by mistake, for instance."""
+    path = tmp_path / "x"
+    path.write_bytes(b"SQLite format 3\0\xff\xfe")
+    with pytest.raises(UserError, match="UTF-8"):
+        load_sweep(path)
+
+
+def test_judge_stages_need_a_judge(tmp_path: Path) -> None:
+    """A sweep whose answers nobody would judge is refused."""
+    with pytest.raises(UserError, match="no judge"):
+        load_sweep(written(tmp_path, 'name = "s"\nmodels = ["x"]\n'))
+    load_sweep(written(tmp_path, 'name = "s"\nmodels = ["x"]\nstages = ["task", "audit"]\n'))
+
+
+def test_caps_are_exact_nano_dollars_in_every_scope(tmp_path: Path) -> None:
+    """Numbers and strings alike; scopes without a cap do not appear."""
+    text = (
+        MINIMAL
+        + '[budget]\nusd = 0.1\n[budget.model."gpt-5.5"]\nusd = "2.5"\ntokens = 7\n[budget.stage.judge]\ntokens = 9\n'
+    )
+    assert caps(load_sweep(written(tmp_path, text))) == {
+        Scope("sweep", "s"): Cap(nano=100_000_000),
+        Scope("model", "gpt-5.5"): Cap(nano=2_500_000_000, tokens=7),
+        Scope("stage", "judge"): Cap(tokens=9),
+    }
+
+
+def test_a_negative_budget_is_refused(tmp_path: Path) -> None:
+    """With the scope it stands in."""
+    with pytest.raises(UserError, match="budget of sweep s"):
+        caps(load_sweep(written(tmp_path, MINIMAL + "[budget]\nusd = -1\n")))
