@@ -13,6 +13,8 @@ from typing import Final
 
 import numpy as np
 
+from analysis.agreement import confusion
+from analysis.rates import Totals
 from analysis.records import ABSENT, LABELS, Counts, Ints
 
 VIEWS: Final = frozenset({"annotation_samples", "annotations"})
@@ -106,6 +108,16 @@ class Validation:
         if annotator:
             return annotator, self.human[self.annotators.index(annotator)]
         return MAJORITY, majority(self.human)
+
+    def table(self, annotator: str = "") -> Totals:
+        """Return the confusion matrix, human labels down and judge labels across, as `corrected_oi` wants it.
+
+        Parameters
+        ----------
+        annotator : str
+            As in `reference`.
+        """
+        return confusion(self.reference(annotator)[1], self.judged, len(LABELS))
 
 
 def majority(ratings: Ints) -> Ints:

@@ -61,7 +61,7 @@ def make_validation_report(data: Validation, annotator: str = "") -> Report:
 def make_validation_tables(data: Validation, annotator: str = "") -> tuple[Table, ...]:
     """Make the tables of a sample, Table 11 first; see `make_validation_report`."""
     name, human = data.reference(annotator)
-    table = agreement.confusion(human, data.judged, COUNT)
+    table = data.table(annotator)
     notes = (f"judge: {data.sample.judge}; human: {name}", *_coverage(data, name, human))
     return (
         judge_agreement(data, notes),

@@ -101,6 +101,8 @@ def _bound(listening: Listening) -> socket.socket:
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
+        # From here on a browser that is quicker than the server waits instead of being refused.
+        bound.listen()
     except OSError as error:
         bound.close()
         raise UserError(f"cannot listen: {error.strerror}", where=where, mend="choose another --port, or 0") from error

@@ -71,7 +71,10 @@ def prepare(loaded: LoadedSweep, *, store: Path | None = None, simulated: bool =
     catalog = user_catalog(loaded)
     design = build_design(loaded, catalog)
     manifest = build_manifest(loaded, design, catalog, simulated=simulated)
-    return Prepared(loaded, catalog, design, manifest, store or loaded.store_path)
+    prepared = Prepared(loaded, catalog, design, manifest, store or loaded.store_path)
+    routes(prepared)
+    caps(loaded)
+    return prepared
 
 
 def user_catalog(loaded: LoadedSweep | None) -> Catalog:
@@ -104,7 +107,7 @@ async def run_sweep(prepared: Prepared, *, listen: Listener, watch: Watch) -> Re
         UserError: missing keys, an unusable store, a model that does not load.
     """
     providers = _providers(prepared)
-    _make_folder(prepared.store_path)
+    make_folder(prepared.store_path)
     try:
         async with await Store.open(prepared.store_path, _views()) as store:
             return await _run(prepared, store, providers, listen, watch)
@@ -297,7 +300,12 @@ def _views() -> list[str]:
     return [folder.joinpath(name).read_text(encoding="utf-8") for name in VIEWS if folder.joinpath(name).is_file()]
 
 
-def _make_folder(store: Path) -> None:
+def make_folder(store: Path) -> None:
+    """Make the folder that a store is to lie in.
+
+    Raises:
+        UserError: it cannot be made.
+    """
     try:
         store.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

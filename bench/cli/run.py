@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from bench.cli.exits import EXITS, OF_OUTCOME, Exit
-from bench.run import Prepared, Result, prepare, run_sweep
+from bench.run import Prepared, Result, make_folder, prepare, run_sweep
 from bench.runlog import RunLog
 from bench.sweepfile import load_sweep
 from engine.events import Notice
@@ -51,7 +51,7 @@ def _run(prepared: Prepared, *, plain: bool) -> Result:
                 if log is not None:
                     log.write(notice)
 
-            prepared.store_path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(prepared.store_path)
             log = RunLog(prepared.store_path)
             try:
                 return await run_sweep(prepared, listen=listen, watch=display.watch)
