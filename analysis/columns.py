@@ -1,16 +1,24 @@
 """Turns columns of SQL rows into arrays, a chunk at a time. Knows no view and no table by name."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import starmap
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from analysis.accumulation import normalised
 from analysis.records import ABSENT, ACCURACIES, LABELS, NOT_GIVEN, Counts, Ints
 
 SEPARATOR: Final = "\n"
+# A claim's label in full, as readings spell it.
+_LABEL_WORDS: Final[Mapping[str, int]] = {
+    "GROUNDED": 0,
+    "INFERRED_REASONABLE": 1,
+    "INFERRED_STEREOTYPE": 2,
+    "FABRICATED": 3,
+}
 # One cell of the count table per (label, accuracy), with a last row and column for letters that mean nothing.
 _LABEL_CELLS: Final = len(LABELS) + 1
 _ACCURACY_CELLS: Final = len(ACCURACIES) + 1
@@ -42,6 +50,11 @@ def longs(column: Sequence[object]) -> Ints:
 def whole(column: Sequence[object]) -> Ints:
     """Return a column of small integers as int32; what is absent or no number becomes -1."""
     return longs(column).astype(np.int32)
+
+
+def counts(column: Sequence[object]) -> Ints:
+    """Return a column of counts as int32; what is absent counts nothing."""
+    return np.maximum(whole(column), 0)
 
 
 def count_letters(labels: Sequence[object], accuracy: Sequence[object]) -> Ints:
@@ -91,6 +104,14 @@ def attribute_lists(column: Sequence[object]) -> list[tuple[str, ...] | None]:
     return [_attributes(value) for value in column]
 
 
+def claim_lists(column: Sequence[object]) -> list[list[tuple[str, int]]]:
+    """Read a column of JSON arrays of claims as text, normalised, and position of its label, `ABSENT` if unknown.
+
+    What is no such array has no claims.
+    """
+    return [list(_claims(value)) for value in column]
+
+
 def texts_of(value: object) -> tuple[str, ...]:
     """Return the items of a decoded JSON array as texts; what is no array has none."""
     return tuple(map(str, value)) if isinstance(value, list) else ()
@@ -103,7 +124,17 @@ def _attributes(value: object) -> tuple[str, ...] | None:
         return None
     if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
         return None
-    return tuple(" ".join(item.casefold().split()) for item in items)
+    return tuple(map(normalised, items))
+
+
+def _claims(value: object) -> Iterator[tuple[str, int]]:
+    try:
+        items: object = json.loads(_text(value))
+    except ValueError:
+        return
+    for item in items if isinstance(items, list) else ():
+        if isinstance(item, dict) and isinstance(text := item.get("text"), str):
+            yield normalised(text), _LABEL_WORDS.get(str(item.get("label")), ABSENT)
 
 
 def _text(value: object) -> str:

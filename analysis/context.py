@@ -103,6 +103,15 @@ class Context:
         """Aliases of the models under test."""
         return tuple(model.alias for model in self.subjects)
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the models under test, as tables print them."""
+        return tuple(model.label for model in self.subjects)
+
+    def label(self, alias: str) -> str:
+        """Return the name that tables print for a model, under test or not; an unknown alias stands for itself."""
+        return next((model.label for model in self.data.models if model.alias == alias), alias)
+
     def read(self, rows: AnswersT) -> AnswersT:
         """Return the rows that count as read."""
         return rows.where(rows.present(truncated=self.settings.truncated))
@@ -197,5 +206,5 @@ def _groups(labelled: Sequence[Answers], to_persona: Ints, personas: int) -> Int
 
 def _info(data: Dataset, alias: str) -> ModelInfo:
     known = {model.alias: model for model in data.models}
-    blank = ModelInfo(alias=alias, family="", provider="", snapshot="", is_subject=False, is_judge=False)
+    blank = ModelInfo(alias=alias, label=alias, family="", provider="", snapshot="", is_subject=False, is_judge=False)
     return known.get(alias, blank)

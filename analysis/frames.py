@@ -42,6 +42,8 @@ class Column:
         Its heading in print; `name` with spaces when empty.
     brief : bool
         Print half the interval's width instead of both ends, to keep a wide table readable.
+    digits : int
+        Decimals of a number in print; other kinds have theirs.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Column:
     unit: str = ""
     label: str = ""
     brief: bool = False
+    digits: int = 2
 
     @property
     def heading(self) -> str:

@@ -15,10 +15,10 @@ import numpy as np
 
 from analysis import rates
 from analysis.context import Context
-from analysis.estimates import Estimate, Estimates, FloatArray
+from analysis.estimates import Estimate, Estimates
 from analysis.frames import Column, Kind, Row, Table, Value
+from analysis.macro import mean_ratios
 from analysis.notes import coverage, interval_note, missing_by_state, titled
-from analysis.ratios import divided
 from analysis.records import Answers, AnswersT, Mask, Records
 
 MEAN_OF_MODELS: Final = "mean of models"
@@ -32,6 +32,7 @@ ANSWERS: Final = (
     Column("missing", Kind.COUNT, "answers"),
     Column("why_missing", Kind.TEXT),
     Column("claims", Kind.COUNT, "claims"),
+    Column("unread", Kind.COUNT, "elements"),
 )
 _SHARES: Final = (
     *(Column(label, Kind.SHARE, "share", brief=True) for label in rates.LABELS),
@@ -44,10 +45,10 @@ def leaderboard(context: Context) -> Table:
     by_model = rates.share_estimates(context.judged, context.resamples)
     whole = rates.share_estimates(context.judged, context.resamples, by=())
     rows: list[Row] = [
-        (model.alias, model.family, *sizes(context, of_model(context.records, place)), *_along(by_model, place))
+        (model.label, model.family, *sizes(context, of_model(context.records, place)), *_along(by_model, place))
         for place, model in enumerate(context.subjects)
     ]
-    macro: Row = (*means(by_model.value[:, : rates.OI]), rates.oi_macro(context.judged, context.resamples))
+    macro: Row = (*_macro_shares(context), rates.oi_macro(context.judged, context.resamples))
     return Table(
         name="leaderboard",
         title=titled(context, "Over-inference per model, as the judge labels it"),
@@ -91,9 +92,11 @@ def model_by_task(context: Context) -> Table:
     by_model = rates.share_estimates(context.judged, context.resamples)
     tasks = range(len(context.tasks))
     rows: list[Row] = [
-        (model.alias, *(cells[place, task, rates.OI] for task in tasks), by_model[place, rates.OI])
+        (model.label, *(cells[place, task, rates.OI] for task in tasks), by_model[place, rates.OI])
         for place, model in enumerate(context.subjects)
     ]
+    over, claims = rates.over_inferred(context.judged, by=("model", "task"))
+    by_task_macro = mean_ratios(over, claims, context.resamples, method="mean of models' OI rates")
     macro = rates.oi_macro(context.judged, context.resamples)
     micro = rates.oi_micro(context.judged, context.resamples)
     columns = [Column(task, Kind.SHARE, "share", brief=True) for task in context.tasks]
@@ -103,7 +106,7 @@ def model_by_task(context: Context) -> Table:
         columns=(Column("model", Kind.TEXT), *columns, Column("all", Kind.SHARE, "share")),
         rows=(
             *falling(rows),
-            (MEAN_OF_MODELS, *means(cells.value[:, :, rates.OI]), macro),
+            (MEAN_OF_MODELS, *_along(by_task_macro), macro),
             (ALL_MODELS, *(by_task[task, rates.OI] for task in tasks), micro),
         ),
         notes=judged_notes(context),
@@ -120,8 +123,8 @@ def group_breakdown(context: Context) -> Table:
         found.append(rates.group_estimates(context.judged, groups, len(context.groups), context.resamples, by=by))
         differences.append(rates.group_differences(context.judged, first, second, context.resamples, by=by))
     rows: list[Row] = [
-        (alias, *(found[0][group, place, rates.OI] for group in order), differences[0][place])
-        for place, alias in enumerate(context.aliases)
+        (label, *(found[0][group, place, rates.OI] for group in order), differences[0][place])
+        for place, label in enumerate(context.labels)
     ]
     pooled: Row = (ALL_MODELS, *(found[1][group, rates.OI] for group in order), differences[1][()])
     columns = tuple(Column(context.groups[group], Kind.SHARE, "share") for group in order)
@@ -154,7 +157,8 @@ def group_composition(context: Context) -> Table:
 
 def judged_notes(context: Context) -> tuple[str, ...]:
     """Return the notes of a table of judged task answers."""
-    return (f"judge: {context.judge or 'none'}", *coverage(context, context.records, "records"), interval_note(context))
+    judge = context.label(context.judge) or "none"
+    return (f"judge: {judge}", *coverage(context, context.records, "records"), interval_note(context))
 
 
 def of_model(rows: AnswersT, place: int) -> AnswersT:
@@ -162,10 +166,11 @@ def of_model(rows: AnswersT, place: int) -> AnswersT:
     return rows.where(rows.model == place)
 
 
-def means(values: FloatArray) -> tuple[float, ...]:
-    """Return plain means over the first axis, leaving out what is `nan`."""
-    known = ~np.isnan(values)
-    return tuple(divided(np.where(known, values, 0).sum(axis=0), known.sum(axis=0)).tolist())
+def _macro_shares(context: Context) -> tuple[Estimate, ...]:
+    """Return the means over models of the four shares."""
+    totals = context.judged.sum(axis=2)
+    drawn = mean_ratios(totals, totals.sum(axis=-1, keepdims=True), context.resamples, method="mean share of claims")
+    return _along(drawn)
 
 
 def _along(estimates: Estimates, *place: int) -> tuple[Estimate, ...]:
@@ -173,11 +178,11 @@ def _along(estimates: Estimates, *place: int) -> tuple[Estimate, ...]:
 
 
 def sizes(context: Context, rows: Answers) -> Row:
-    """Return the cells of `ANSWERS`: how many answers were read and are missing, why, and their claims."""
+    """Return the cells of `ANSWERS`: answers read and missing, why, their claims, and elements that were no claim."""
     kept = context.read(rows)
     gone = missing_by_state(rows.state, truncated=context.settings.truncated)
     why = ", ".join(f"{count:,} {state}" for state, count in gone.items())
-    return (len(kept), len(rows) - len(kept), why, int(kept.claims.sum()))
+    return (len(kept), len(rows) - len(kept), why, int(kept.claims.sum()), int(kept.unread.sum()))
 
 
 def falling(rows: Iterable[Row], by: int = -1) -> list[Row]:

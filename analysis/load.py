@@ -1,20 +1,30 @@
-"""Reads one sweep out of a store's SQL views into arrays. The store is opened read-only, also while a sweep runs.
+"""Reads one sweep into arrays: from a store's views, or from the same views exported as Parquet.
 
-The only place that queries the store. It reads views, never the tables under them, and of a model's own words
-only memory attributes. Rows arrive in chunks, so memory grows with the arrays and not with the store.
+Knows the views' columns and of a model's own words only memory attributes and, where several judges make it worth while,
+claims. Rows arrive in chunks, so memory grows with the arrays and not with the store.
 """
 
 import json
-import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Final, TypeAlias, TypeVar
 
 import numpy as np
 
-from analysis.columns import Codes, attribute_lists, count_labels, count_letters, longs, texts_of, whole
+from analysis.columns import (
+    Codes,
+    attribute_lists,
+    claim_lists,
+    count_labels,
+    count_letters,
+    counts,
+    longs,
+    texts_of,
+    whole,
+)
 from analysis.records import (
     ABSENT,
     READ,
@@ -26,6 +36,7 @@ from analysis.records import (
     Audits,
     Axes,
     Calls,
+    Contradiction,
     Dataset,
     Ints,
     Memories,
@@ -35,13 +46,14 @@ from analysis.records import (
     Rows,
     Spend,
     SweepInfo,
+    Wordings,
 )
+from analysis.sources import VIEWS, Source, StoreError, opened
 
-VIEWS: Final = ("sweeps", "models", "records", "audits", "probes", "memories", "calls", "requests", "spending")
-CHUNK_ROWS: Final = 32_768
+__all__ = ["NOT_UNDERSTOOD", "VIEWS", "StoreError", "load", "read_sweep"]
+
 NOT_UNDERSTOOD: Final = "reading not understood"
 
-_CHARACTERS: Final = {"characters": (("response_characters",), whole)}
 _NUMBERS: Final = (
     "attempts",
     "input_tokens",
@@ -52,23 +64,12 @@ _NUMBERS: Final = (
     "latency_ms",
 )
 _STATE_CODES: Final[Mapping[object, int]] = {state: code for code, state in enumerate(STATES)}
-# A request that answers several cells is paid for once, so totals come from requests and not from calls.
-_SPENDING: Final = """
-    SELECT r.*, p.attempts, p.cost_nano, p.assumed, p.assumed_nano
-    FROM (SELECT alias, stage, count(*), count(finish), sum(input_tokens), sum(cached_tokens), sum(output_tokens),
-                 sum(reasoning_tokens) FROM requests WHERE sweep = :sweep GROUP BY alias, stage) r
-    LEFT JOIN (SELECT alias, stage, sum(attempts) AS attempts, sum(cost_nano) AS cost_nano, sum(assumed) AS assumed,
-                      sum(assumed_nano) AS assumed_nano FROM spending WHERE sweep = :sweep GROUP BY alias, stage) p
-    ON p.alias = r.alias AND p.stage = r.stage
-    ORDER BY r.alias, r.stage
-"""
 #: Array field -> the view's columns that it is made of, and what makes it.
 Plan: TypeAlias = Mapping[str, tuple[Sequence[str], Callable[..., Ints]]]
 RowsT = TypeVar("RowsT", bound=Rows)
 
-
-class StoreError(Exception):
-    """The store cannot be read; the message is one line that says what, where and how to mend."""
+_CHARACTERS: Final[Plan] = {"characters": (("response_characters",), whole)}
+_UNREAD: Final[Plan] = {"unread": (("unread",), counts)}
 
 
 def load(path: Path, sweep: str = "") -> Dataset:
@@ -77,48 +78,37 @@ def load(path: Path, sweep: str = "") -> Dataset:
     Parameters
     ----------
     path : Path
-        The store, a SQLite file.
+        The store, a SQLite file; or a folder of exported Parquet files.
     sweep : str
-        Its name; may be left out when the store holds one sweep only.
+        Its name; may be left out when there is one sweep only.
 
     Raises
     ------
     StoreError
-        No such file, not a store, no such sweep, or several sweeps and no name.
+        No such file, not a store, no such sweep, several sweeps and no name, or Parquet without what reads it.
     """
+    if path.is_dir():
+        from analysis.parquet import opened_folder  # noqa: PLC0415 - optional, and only folders need it
+
+        return read_sweep(opened_folder(path), sweep)
+    with opened(path) as source:
+        return read_sweep(source, sweep)
+
+
+def read_sweep(source: Source, sweep: str = "") -> Dataset:
+    """Read one sweep from where its rows are; see `load`."""
+    return _Reader(source, _find(_sweeps(source), sweep, source.where)).dataset()
+
+
+def _sweeps(source: Source) -> list[SweepInfo]:
+    return [_sweep_info(int(str(number)), str(name), simulated, manifest, source.where)
+            for number, name, simulated, manifest in source.sweeps()]
+
+
+def _sweep_info(number: int, name: str, simulated: object, manifest: object, path: str) -> SweepInfo:
     try:
-        with closing(_open(path)) as connection:
-            # One read transaction: a sweep that is running does not change what the views show meanwhile.
-            connection.execute("BEGIN")
-            _check_views(connection, path)
-            return _Reader(connection, _find(_sweeps(connection, path), sweep, path)).dataset()
-    except sqlite3.Error as error:
-        why = " ".join(str(error).split())
-        raise StoreError(f"{path}: cannot be read ({why}); give the path of a sweep's SQLite file") from error
-
-
-def _open(path: Path) -> sqlite3.Connection:
-    if not path.is_file():
-        raise StoreError(f"{path}: no such store; give the path of a sweep's SQLite file")
-    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
-
-
-def _check_views(connection: sqlite3.Connection, path: Path) -> None:
-    rows = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('view', 'table')")
-    missing = set(VIEWS) - {name for (name,) in rows}
-    if missing:
-        raise StoreError(f"{path}: has no view {', '.join(sorted(missing))}; give a store that `mirage run` has made")
-
-
-def _sweeps(connection: sqlite3.Connection, path: Path) -> list[SweepInfo]:
-    rows = connection.execute("SELECT sweep_id, sweep, simulated, manifest FROM sweeps ORDER BY sweep_id")
-    return [_sweep_info(number, str(name), simulated, manifest, path) for number, name, simulated, manifest in rows]
-
-
-def _sweep_info(number: int, name: str, simulated: int, manifest: str | bytes, path: Path) -> SweepInfo:
-    try:
-        settings: object = json.loads(manifest)
-    except (ValueError, TypeError) as error:
+        settings: object = json.loads(manifest if isinstance(manifest, bytes) else str(manifest))
+    except ValueError as error:
         raise StoreError(f"{path}: the manifest of sweep {name!r} is not JSON; plan the sweep again") from error
     if not isinstance(settings, Mapping):
         raise StoreError(f"{path}: the manifest of sweep {name!r} is not a JSON object; plan the sweep again")
@@ -130,10 +120,19 @@ def _sweep_info(number: int, name: str, simulated: int, manifest: str | bytes, p
         subjects=texts_of(settings.get("subjects")),
         judges=texts_of(settings.get("judges")),
         notes=texts_of(settings.get("notes")),
+        contradictions=tuple(_contradictions(settings.get("contradictions"))),
     )
 
 
-def _find(sweeps: Sequence[SweepInfo], name: str, path: Path) -> SweepInfo:
+def _contradictions(entries: object) -> Iterator[Contradiction]:
+    """Yield what a manifest says of its scripts' contradictions: persona -> round and statement."""
+    for persona, entry in entries.items() if isinstance(entries, Mapping) else ():
+        turn, statement = (entry.get(key) for key in ("round", "contradicts")) if isinstance(entry, Mapping) else (0, 0)
+        if isinstance(turn, int) and isinstance(statement, str):
+            yield Contradiction(persona=str(persona), round=turn, statement=statement)
+
+
+def _find(sweeps: Sequence[SweepInfo], name: str, path: str) -> SweepInfo:
     if not sweeps:
         raise StoreError(f"{path}: holds no sweep yet; run one first")
     known = ", ".join(sweep.name for sweep in sweeps)
@@ -148,8 +147,8 @@ def _find(sweeps: Sequence[SweepInfo], name: str, path: Path) -> SweepInfo:
 class _Reader:
     """Reads the views of one sweep; they share one numbering of names."""
 
-    def __init__(self, connection: sqlite3.Connection, sweep: SweepInfo) -> None:
-        self._connection = connection
+    def __init__(self, source: Source, sweep: SweepInfo) -> None:
+        self._source = source
         self._sweep = sweep
         self._models, self._judges = Codes(), Codes()
         self._personas, self._groups, self._tasks = Codes(), Codes(), Codes()
@@ -191,20 +190,20 @@ class _Reader:
         )
 
     def _model_infos(self) -> tuple[ModelInfo, ...]:
-        rows = self._connection.execute(
-            "SELECT model, family, provider, snapshot, is_subject, is_judge FROM models WHERE sweep_id = ?",
-            (self._sweep.sweep_id,),
-        )
+        columns = self._texts("models", VIEWS["models"])
+        rows = list(zip(*columns, strict=True))
+        shared = Counter(label for _, label, *_ in rows)
         infos = [
             ModelInfo(
-                alias=str(alias),
-                family=family or "",
-                provider=provider or "",
-                snapshot=snapshot or "",
-                is_subject=bool(is_subject),
-                is_judge=bool(is_judge),
+                alias=alias,
+                label=label if shared[label] == 1 else f"{label} ({alias})",
+                family=family,
+                provider=provider,
+                snapshot=snapshot,
+                is_subject=is_subject == "1",
+                is_judge=is_judge == "1",
             )
-            for alias, family, provider, snapshot, is_subject, is_judge in rows
+            for alias, label, family, provider, snapshot, is_subject, is_judge in rows
         ]
         place = {alias: index for index, alias in enumerate(self._sweep.subjects)}
         infos.sort(key=lambda info: (place.get(info.alias, len(place)), info.alias))
@@ -212,10 +211,21 @@ class _Reader:
         return tuple(infos)
 
     def _records(self) -> Records:
-        reasons = Codes()
+        reasons, words = Codes(), _Words()
         plan = {**self._place, **self._task, **self._judge, **_crossed(reasons), **_CHARACTERS}
-        columns = self._read("records", plan)
-        return _understood(Records(**columns, labels=_by_label(columns), reasons=reasons.names()))
+        several = len(self._sweep.judges) > 1
+        columns = self._read("records", {**plan, **words.plan} if several else plan)
+        worded = columns.pop("worded", np.zeros(len(columns["model"]), np.int32))
+        return _understood(
+            Records(
+                **columns,
+                labels=_by_label(columns),
+                reasons=reasons.names(),
+                worded=worded,
+                start=_starts(worded),
+                wordings=words.wordings(),
+            )
+        )
 
     def _probes(self) -> Probes:
         reasons = Codes()
@@ -225,7 +235,7 @@ class _Reader:
     def _audits(self) -> Audits:
         reasons = Codes()
         labels: Plan = {"labels": (("labels",), count_labels), "reason": (("reason",), reasons.encode)}
-        plan = {**self._place, **self._task, **labels}
+        plan = {**self._place, **self._task, **labels, **_UNREAD}
         return _understood(Audits(**self._read("audits", plan), reasons=reasons.names()))
 
     def _memories(self) -> Memories:
@@ -249,7 +259,7 @@ class _Reader:
         columns["state"][unreadable] = UNREADABLE
         columns["reason"][unreadable] = reasons[NOT_UNDERSTOOD]
         columns["size"] = np.maximum(columns["size"], 0)
-        columns["start"] = np.cumsum(columns["size"], dtype=np.int64) - columns["size"]
+        columns["start"] = _starts(columns["size"])
         pool = Attributes(codes=np.concatenate(held), texts=texts.names())
         return Memories(**columns, pool=pool, prompts=prompts.names(), reasons=reasons.names())
 
@@ -268,25 +278,41 @@ class _Reader:
         return Calls(**columns, stages=stages.names(), reasons=reasons.names(), changed=changed.names())
 
     def _spending(self) -> tuple[Spend, ...]:
-        rows = self._connection.execute(_SPENDING, {"sweep": self._sweep.name})
+        rows = self._source.spending(self._sweep.name)
         return tuple(Spend(**dict(zip(Spend.__slots__, row, strict=True))) for row in rows)
 
     def _read(self, view: str, plan: Plan) -> dict[str, Ints]:
         parts: dict[str, list[Ints]] = {name: [] for name in plan}
-        for chunk in self._chunks(view, [column for columns, _ in plan.values() for column in columns]):
+        names = [column for columns, _ in plan.values() for column in columns]
+        for chunk in self._source.chunks(view, names, self._sweep.sweep_id):
             columns = iter(chunk)
             for name, (sources, decode) in plan.items():
                 parts[name].append(decode(*(next(columns) for _ in sources)))
         return {name: np.concatenate(part) for name, part in parts.items()}
 
-    def _chunks(self, view: str, columns: Sequence[str]) -> Iterator[Sequence[Sequence[object]]]:
-        # Names come from this module, never from outside.
-        query = f"SELECT {', '.join(columns)} FROM {view} WHERE sweep_id = ?"  # noqa: S608
-        cursor = self._connection.execute(query, (self._sweep.sweep_id,))
-        # The empty chunk gives every column its shape also when the view has no row.
-        yield [()] * len(columns)
-        while rows := cursor.fetchmany(CHUNK_ROWS):
-            yield list(zip(*rows, strict=True))
+    def _texts(self, view: str, names: Sequence[str]) -> list[list[str]]:
+        chunks = list(self._source.chunks(view, names, self._sweep.sweep_id))
+        cells = [chain.from_iterable(chunk[place] for chunk in chunks) for place in range(len(names))]
+        return [["" if cell is None else str(cell) for cell in column] for column in cells]
+
+
+class _Words:
+    """Collects the claims of records, told apart by their words."""
+
+    def __init__(self) -> None:
+        self._words: list[Ints] = [np.zeros(0, np.int64)]
+        self._labels: list[Ints] = [np.zeros(0, np.int8)]
+        self.plan: Plan = {"worded": (("claims",), self._sizes)}
+
+    def _sizes(self, column: Sequence[object]) -> Ints:
+        lists = claim_lists(column)
+        self._words.append(np.fromiter((hash(text) for items in lists for text, _ in items), np.int64))
+        self._labels.append(np.fromiter((label for items in lists for _, label in items), np.int8))
+        return np.fromiter(map(len, lists), np.int32, len(lists))
+
+    def wordings(self) -> Wordings:
+        """Return all claims that were collected."""
+        return Wordings(words=np.concatenate(self._words), labels=np.concatenate(self._labels))
 
 
 def _states(column: Sequence[object]) -> Ints:
@@ -297,7 +323,18 @@ def _states(column: Sequence[object]) -> Ints:
 
 
 def _crossed(reasons: Codes) -> Plan:
-    return {"crossed": (("labels", "accuracy"), count_letters), "reason": (("reason",), reasons.encode)}
+    return {
+        "crossed": (("labels", "accuracy"), count_letters),
+        "reason": (("reason",), reasons.encode),
+        "unread_accuracy": (("unread_accuracy",), counts),
+        **_UNREAD,
+    }
+
+
+def _starts(sizes: Ints) -> Ints:
+    """Return where each of many lists begins when they stand end to end."""
+    starts: Ints = np.cumsum(sizes, dtype=np.int64) - sizes
+    return starts
 
 
 def _by_label(columns: Mapping[str, Ints]) -> Ints:
@@ -313,6 +350,7 @@ def _understood(rows: AnswersT) -> AnswersT:
         "state": np.where(broken, UNREADABLE, rows.state),
         "reason": np.where(broken, len(rows.reasons), rows.reason),
         "labels": np.where(empty[:, None], 0, rows.labels),
+        "unread": np.where(empty, 0, rows.unread),
     }
     if isinstance(rows, Probes):
         changed["crossed"] = np.where(empty[:, None, None], 0, rows.crossed)

@@ -52,7 +52,7 @@ def accumulation(context: Context) -> Table:
             mine = memories.where((memories.model == model) & (memories.prompt == prompt))
             found = _conversations(mine, personas, rounds)
             info = context.subjects[model]
-            rows.append((info.alias, info.family, memories.prompts[prompt], *_cells(found, drawn)))
+            rows.append((info.label, info.family, memories.prompts[prompt], *_cells(found, drawn)))
     return Table(
         name="accumulation",
         title=titled(context, "Inferred attributes in memory over the rounds of a conversation"),

@@ -13,8 +13,10 @@ import numpy as np
 from analysis import rates
 from analysis.context import Context
 from analysis.frames import Column, Kind, Row, Table
-from analysis.judged import ANSWERS, MEAN_OF_MODELS, MODEL, falling, judged_notes, means, of_model, sizes
+from analysis.judged import ANSWERS, MEAN_OF_MODELS, MODEL, falling, judged_notes, of_model, sizes
+from analysis.macro import mean_differences, mean_ratios
 from analysis.notes import coverage, titled
+from analysis.pairing import both_read
 from analysis.rates import Totals
 from analysis.ratios import difference_estimates, ratio_estimates
 from analysis.records import INCORRECT, NOT_GIVEN, Audits, Counts, Probes, Records
@@ -36,7 +38,7 @@ def self_audit(context: Context) -> Table:
     patterns = _patterns(context.judged, context.audited)
     rows: list[Row] = [
         (
-            model.alias,
+            model.label,
             model.family,
             len(context.read(of_model(context.audits, place))),
             audited[place, rates.OI],
@@ -83,18 +85,26 @@ def probe(context: Context) -> Table:
     assessed = _summed(kept, kept.claims - kept.accuracy[:, NOT_GIVEN], shape)
     task, direct = rates.over_inferred(context.judged), rates.over_inferred(context.probed)
     draws = context.resamples
+    error, share = "share of claims that are incorrect", "share of claims"
+    gap_error, gap_oi = "task OI rate minus probe error rate", "task OI rate minus probe OI rate"
     columns = (
-        ratio_estimates(wrong, assessed, draws, method="share of claims that are incorrect"),
-        ratio_estimates(*direct, draws, method="share of claims"),
-        ratio_estimates(*task, draws, method="share of claims"),
-        difference_estimates(task, (wrong, assessed), draws, method="task OI rate minus probe error rate"),
-        difference_estimates(task, direct, draws, method="task OI rate minus probe OI rate"),
+        ratio_estimates(wrong, assessed, draws, method=error),
+        ratio_estimates(*direct, draws, method=share),
+        ratio_estimates(*task, draws, method=share),
+        difference_estimates(task, (wrong, assessed), draws, method=gap_error),
+        difference_estimates(task, direct, draws, method=gap_oi),
     )
     rows: list[Row] = []
     for place, model in enumerate(context.subjects):
         mine = of_model(context.probes, place)
-        rows.append((model.alias, model.family, *sizes(context, mine), *(column[place] for column in columns)))
-    average = means(np.stack([column.value for column in columns], axis=1))
+        rows.append((model.label, model.family, *sizes(context, mine), *(column[place] for column in columns)))
+    average: Row = (
+        mean_ratios(wrong, assessed, draws, method=error)[()],
+        mean_ratios(*direct, draws, method=share)[()],
+        mean_ratios(*task, draws, method=share)[()],
+        mean_differences(task, (wrong, assessed), draws, method=gap_error)[()],
+        mean_differences(task, direct, draws, method=gap_oi)[()],
+    )
     mean: Row = (MEAN_OF_MODELS, "", *[None] * len(ANSWERS), *average)
     not_given = int(kept.accuracy[:, NOT_GIVEN].sum())
     return Table(
@@ -118,19 +128,6 @@ def probe(context: Context) -> Table:
         ),
         simulated=context.data.sweep.simulated,
     )
-
-
-def both_read(context: Context) -> tuple[Records, Audits]:
-    """Return the rows of those task answers for which verdict and self-audit were both read."""
-    records, audits = context.read(context.records), context.read(context.audits)
-    samples = int(max(np.max(rows.sample, initial=0) for rows in (records, audits))) + 1
-    shape = (*context.judged.shape[:3], samples)
-    keys = [_keys(rows, shape) for rows in (records, audits)]
-    return records.where(np.isin(keys[0], keys[1])), audits.where(np.isin(keys[1], keys[0]))
-
-
-def _keys(rows: Records | Audits, shape: tuple[int, ...]) -> Counts:
-    return np.ravel_multi_index((rows.persona, rows.model, rows.task, rows.sample), shape).astype(np.int64)
 
 
 def _tallied(context: Context, rows: Records | Audits) -> Totals:

@@ -34,6 +34,9 @@ def coverage(context: Context, rows: Answers, noun: str) -> tuple[str, ...]:
     if cut:
         use = "the claims before the cut are counted" if context.settings.truncated else "missing"
         lines.append(f"{plural(cut, noun)} cut short: {use}")
+    if unread := int(kept.unread.sum()):
+        share = unread / (unread + int(kept.claims.sum()))
+        lines.append(f"{plural(unread, 'elements')} of read {noun} left out ({share:.1%}): no claim or no known label")
     return (*lines, *missing_note(rows, noun, truncated=context.settings.truncated))
 
 

@@ -24,6 +24,24 @@ ABSENT: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Contradiction:
+    """A message of a conversation that overturns what the earlier ones make it natural to assume.
+
+    Parameters
+    ----------
+    persona : str
+    round : int
+        The message's round, from 1.
+    statement : str
+        The assumption, in words.
+    """
+
+    persona: str
+    round: int
+    statement: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SweepInfo:
     """One sweep, as its manifest describes it.
 
@@ -37,6 +55,8 @@ class SweepInfo:
         Model aliases in the manifest's order; the first judge is the one that tables use.
     notes : tuple of str
         The manifest's own warnings, in plain words.
+    contradictions : tuple of Contradiction
+        Of the conversations' scripts; empty where the manifest does not say.
     """
 
     sweep_id: int
@@ -46,13 +66,25 @@ class SweepInfo:
     subjects: tuple[str, ...]
     judges: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    contradictions: tuple[Contradiction, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
-    """One model of a sweep; `snapshot` is the provider's exact identifier."""
+    """One model of a sweep.
+
+    Parameters
+    ----------
+    alias : str
+        The sweep's own name for it, which rows point to.
+    label : str
+        The name that tables print, unlike any other model's of the sweep.
+    snapshot : str
+        The provider's exact identifier.
+    """
 
     alias: str
+    label: str
     family: str
     provider: str
     snapshot: str
@@ -85,8 +117,12 @@ class Rows:
 
     def where(self, mask: Mask) -> Self:
         """Return the rows at which `mask` is true."""
+        return self.at(mask)
+
+    def at(self, rows: Mask | Ints) -> Self:
+        """Return the rows that a mask or positions name, in that order."""
         kept = {field.name: getattr(self, field.name) for field in fields(self)}
-        arrays = {name: value[mask] for name, value in kept.items() if isinstance(value, np.ndarray)}
+        arrays = {name: value[rows] for name, value in kept.items() if isinstance(value, np.ndarray)}
         return replace(self, **arrays)
 
 
@@ -102,6 +138,8 @@ class Answers(Rows):
         Positions in `STATES` and in `reasons`.
     labels : ndarray of int32, shape (n, 4)
         Claims per label, in the order of `LABELS`. Zero for a missing answer, which `present` tells apart.
+    unread : ndarray of int32, shape (n,)
+        Elements of a read answer that held no claim or no known label; they are in no count of claims.
     """
 
     model: Ints
@@ -112,6 +150,7 @@ class Answers(Rows):
     reason: Ints
     reasons: tuple[str, ...]
     labels: Ints
+    unread: Ints
 
     @property
     def claims(self) -> Counts:
@@ -145,11 +184,17 @@ class Audits(Answers):
 class Probes(Answers):
     """Judged probe answers: one row per (model, persona, sample, judge).
 
-    `crossed` counts claims by label and accuracy, shape (n, 4, 5), in the orders of `LABELS` and `ACCURACIES`.
+    Parameters
+    ----------
+    crossed : ndarray of int32, shape (n, 4, 5)
+        Claims by label and accuracy, in the orders of `LABELS` and `ACCURACIES`.
+    unread_accuracy : ndarray of int32, shape (n,)
+        Claims whose accuracy was given in words that mean nothing; they count as not given.
     """
 
     judge: Ints
     crossed: Ints
+    unread_accuracy: Ints
 
     @property
     def accuracy(self) -> Counts:
@@ -159,11 +204,39 @@ class Probes(Answers):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Wordings:
+    """Claims of all records, end to end, told apart by their words.
+
+    Parameters
+    ----------
+    words : ndarray of int64
+        A number for the text, case-folded with white space normalised; the same within one run of the program only.
+    labels : ndarray of int8
+        Positions in `LABELS`, `ABSENT` for none of them.
+    """
+
+    words: Counts
+    labels: Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Records(Probes):
-    """Judged task answers: one row per (model, persona, task, sample, judge); `characters` is -1 where unknown."""
+    """Judged task answers: one row per (model, persona, task, sample, judge).
+
+    Parameters
+    ----------
+    characters : ndarray of int32, shape (n,)
+        Length of the task answer, -1 where unknown.
+    start, worded : ndarray, shape (n,)
+        Where a record's claims begin in `wordings`, and how many there are: 0 unless several judges make it worth
+        reading them.
+    """
 
     task: Ints
     characters: Ints
+    start: Ints
+    worded: Ints
+    wordings: Wordings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

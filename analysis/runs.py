@@ -56,15 +56,15 @@ def missing_answers(context: Context) -> Table:
     rows: list[Row] = []
     notes: list[str] = []
     for part in _planned(context):
-        gone = 0
+        gone, judge = 0, context.label(part.judge)
         for place, model in enumerate(context.data.axes.models):
             mine = part.subject == place
             counts = missing_by_reason(part.state[mine], part.reason[mine], part.reasons, truncated=part.truncated)
             gone += counts.total()
             for (state, reason), count in counts.most_common():
                 share = count / int(mine.sum())
-                rows.append((model, part.stage, part.judge, state, reason, count, int(mine.sum()), share))
-        by = f" by {part.judge}" if part.judge else ""
+                rows.append((context.label(model), part.stage, judge, state, reason, count, int(mine.sum()), share))
+        by = f" by {judge}" if judge else ""
         notes.append(f"{part.stage}{by}: {len(part.state):,} planned, {gone:,} missing")
     return Table(
         name="missing_answers",
@@ -140,7 +140,9 @@ def parameter_changes(context: Context) -> Table:
 def cost(context: Context) -> Table:
     """Make the table of tokens and money per answering model and stage; each paid request counts once."""
     spending = sorted(context.data.spending, key=lambda spend: (spend.model, _stage_order(spend.stage)))
-    rows: list[Row] = [(spend.model, spend.stage, *(getattr(spend, name) for name in _SPENT)) for spend in spending]
+    rows: list[Row] = [
+        (context.label(spend.model), spend.stage, *(getattr(spend, name) for name in _SPENT)) for spend in spending
+    ]
     total: Row = (TOTAL, "", *(_sum(getattr(spend, name) for spend in spending) for name in _SPENT))
     kinds = {name: Kind.MONEY if name.endswith("_nano") else Kind.COUNT for name in _SPENT}
     return Table(
@@ -209,7 +211,7 @@ def _by_model_and_stage(context: Context, calls: Calls) -> Iterator[tuple[str, s
         for stage in sorted(range(len(calls.stages)), key=lambda at: _stage_order(calls.stages[at])):
             mine = (calls.model == place) & (calls.stage == stage)
             if mine.any():
-                yield model, calls.stages[stage], mine
+                yield context.label(model), calls.stages[stage], mine
 
 
 def _stage_order(stage: str) -> tuple[int, str]:

@@ -93,7 +93,7 @@ def cell_text(value: Value, column: Column) -> str:
         return inert(value)
     if isinstance(value, Estimate):
         return _estimate_text(value, column)
-    return _number_text(value, column.kind)
+    return _number_text(value, column)
 
 
 def inert(text: str) -> str:
@@ -119,26 +119,26 @@ def _visible(character: str) -> str:
 def _estimate_text(estimate: Estimate, column: Column) -> str:
     if isnan(estimate.value):
         return UNKNOWN
-    middle = _number_text(estimate.value, column.kind)
+    middle = _number_text(estimate.value, column)
     interval = estimate.interval
     if interval is None:
         return middle
     if column.brief:
-        half = _number_text((interval.high - interval.low) / 2, column.kind).lstrip("+")
+        half = _number_text((interval.high - interval.low) / 2, column).lstrip("+")
         return f"{middle} ±{half}"
-    return f"{middle} [{_number_text(interval.low, column.kind)}, {_number_text(interval.high, column.kind)}]"
+    return f"{middle} [{_number_text(interval.low, column)}, {_number_text(interval.high, column)}]"
 
 
-def _number_text(number: float, kind: Kind) -> str:
+def _number_text(number: float, column: Column) -> str:
     if isnan(number):
         return UNKNOWN
-    if kind is Kind.SHARE:
+    if column.kind is Kind.SHARE:
         return f"{100 * number:.1f}"
-    if kind is Kind.POINTS:
+    if column.kind is Kind.POINTS:
         return f"{100 * number:+.1f}"
-    if kind is Kind.MONEY:
+    if column.kind is Kind.MONEY:
         return _dollars(int(number))
-    return f"{number:,}" if isinstance(number, int) else f"{number:.2f}"
+    return f"{number:,}" if isinstance(number, int) else f"{number:,.{column.digits}f}"
 
 
 def _dollars(nano: int) -> str:

@@ -56,7 +56,7 @@ def warnings_of(context: Context) -> Iterator[str]:
     if sweep.toy_judge and not sweep.notes:
         yield WHEN_TOY
     if judged_by_itself(context):
-        yield f"the judge {context.judge} is also under test: it judges its own answers"
+        yield f"the judge {context.label(context.judge)} is also under test: it judges its own answers"
     if not context.judge:
         yield "the sweep has no judge: nothing is labelled"
     yield from sweep.notes

@@ -14,18 +14,18 @@ Cell: TypeAlias = str | int | None
 
 COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "sweeps": ("sweep_id", "sweep", "simulated", "manifest", "created_ms"),
-    "models": ("sweep_id", "sweep", "model", "family", "provider", "snapshot", "is_subject", "is_judge"),
+    "models": ("sweep_id", "sweep", "model", "label", "family", "provider", "snapshot", "is_subject", "is_judge"),
     "records": (
         "sweep_id", "model", "persona", "persona_group", "task", "sample", "judge", "state", "reason", "labels",
-        "accuracy", "claims", "task_cell_id", "judge_cell_id", "response_characters",
+        "accuracy", "claims", "unread", "unread_accuracy", "task_cell_id", "judge_cell_id", "response_characters",
     ),
     "audits": (
         "sweep_id", "model", "persona", "persona_group", "task", "sample", "state", "reason", "labels", "claims",
-        "task_cell_id", "audit_cell_id",
+        "unread", "task_cell_id", "audit_cell_id",
     ),
     "probes": (
         "sweep_id", "model", "persona", "persona_group", "sample", "judge", "state", "reason", "labels", "accuracy",
-        "claims", "inferences",
+        "claims", "unread", "unread_accuracy", "inferences",
     ),
     "memories": (
         "sweep_id", "model", "persona", "persona_group", "round", "sample", "prompt", "state", "reason", "inferred",
@@ -104,8 +104,10 @@ class StoreBuilder:
         simulated: bool = False,
         toy_judge: bool = False,
         notes: Sequence[str] = (),
+        labels: Mapping[str, str] | None = None,
+        contradictions: Mapping[str, Mapping[str, Cell]] | None = None,
     ) -> None:
-        """Begin a sweep; `subjects` maps aliases to families."""
+        """Begin a sweep; `subjects` maps aliases to families, `labels` aliases to names in print."""
         self._sweep = (name, self._sweep[1] + 1)
         families = {**dict.fromkeys(judges, "judges"), **subjects}
         entries = {
@@ -120,6 +122,7 @@ class StoreBuilder:
             "judges": list(judges),
             "models": entries,
             "notes": list(notes),
+            **({"contradictions": contradictions} if contradictions else {}),
         }
         self.insert("sweeps", [{"simulated": int(simulated), "manifest": json.dumps(manifest), "created_ms": 0}])
         self.insert(
@@ -127,6 +130,7 @@ class StoreBuilder:
             [
                 {
                     "model": alias,
+                    "label": (labels or {}).get(alias, alias),
                     "family": entry["family"],
                     "provider": entry["provider"],
                     "snapshot": entry["model"],
@@ -174,5 +178,12 @@ class StoreBuilder:
         self.insert("calls", ({**base, "subject": row.get("model"), **row} for row in rows))
 
 
+def claims_json(labels: str, texts: Sequence[str]) -> str:
+    """Return claims as a view shows them, one letter and one text each."""
+    words = {"G": "GROUNDED", "R": "INFERRED_REASONABLE", "S": "INFERRED_STEREOTYPE", "F": "FABRICATED"}
+    pairs = zip(labels, texts, strict=True)
+    return json.dumps([{"text": text, "label": words[letter]} for letter, text in pairs])
+
+
 def _answer(row: Mapping[str, Cell]) -> dict[str, Cell]:
-    return {"persona_group": "neutral", "sample": 0, "state": "read", "reason": "", **row}
+    return {"persona_group": "neutral", "sample": 0, "state": "read", "reason": "", "unread": 0, **row}

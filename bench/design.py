@@ -1,12 +1,14 @@
 """From a sweep file to a design: which personas, tasks, scripts and models; and from a question to a request."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import chain, zip_longest
+from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
 
-from bench.sweepfile import LoadedSweep, SweepFile
+from bench.sweepfile import LoadedFile, LoadedSweep, SweepFile
 from engine.cell import Cell
 from engine.errors import UserError
 from engine.request import Request
@@ -42,7 +44,7 @@ def build_design(loaded: LoadedSweep, catalog: Catalog) -> Design:
     """
     sweep, where = loaded.sweep, str(loaded.path)
     for alias in (*sweep.models, *sweep.judges):
-        _check_model(catalog.card(alias), loaded)
+        check_model(catalog.card(alias), loaded)
     personas = _chosen_personas(sweep, where)
     return Design(
         personas=personas,
@@ -86,7 +88,12 @@ def composer(design: Design, catalog: Catalog) -> Callable[[Ask], Cell]:
     return compose
 
 
-def _check_model(card: ModelCard, loaded: LoadedSweep) -> None:
+def check_model(card: ModelCard, loaded: LoadedFile) -> None:
+    """Refuse a model whose price is not known, unless the file allows it.
+
+    Raises:
+        UserError: no budget could hold.
+    """
     if card.price is None and not loaded.sweep.allow_unknown_price:
         raise UserError(
             f"the price of {card.alias} is not known, so no budget could hold",
@@ -108,10 +115,23 @@ def _settings(sweep: SweepFile, stage: Stage) -> StageSettings:
 
 
 def _chosen_personas(sweep: SweepFile, where: str) -> dict[str, Persona]:
-    everyone = {persona.id: persona for persona in load_personas()}
+    everyone = {persona.id: persona for persona in _everyone(sweep, where)}
     if isinstance(sweep.personas, int):
         return _balanced(everyone, sweep.personas, where)
     return _chosen("persona", everyone, sweep.personas, where)
+
+
+def _everyone(sweep: SweepFile, where: str) -> tuple[Persona, ...]:
+    """Return all personas, the sweep's own files in place of the shipped ones that they replace."""
+    files = (sweep.imported_personas, sweep.generated_personas)
+    imported, generated = (Path(file).expanduser() if file else None for file in files)
+    personas = load_personas(imported=imported, generated=generated)
+    repeated = [name for name, count in Counter(persona.id for persona in personas).items() if count > 1]
+    if repeated:
+        raise UserError(
+            f"two personas have the id {repeated[0]}", where=where, mend="give the personas of your own file other ids"
+        )
+    return personas
 
 
 def _balanced(everyone: Mapping[str, Persona], number: int, where: str) -> dict[str, Persona]:

@@ -7,11 +7,15 @@ from typing import Final
 
 import msgspec
 
-from bench.sweepfile import LoadedSweep
+from bench.sweepfile import LoadedGeneration, LoadedSweep
 from engine.errors import UserError
 from engine.money import Price
 from engine.store import Sweep
+from instruments.generator import PROMPT as PERSONA_PROMPT
+from instruments.generator import STAGE as PERSONA_STAGE
+from instruments.generator import Generation
 from instruments.instrument import Design, Stage
+from instruments.personas import Contradiction
 from providers.card import ModelCard
 from providers.catalog import Catalog
 
@@ -64,7 +68,12 @@ class Fixed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the store keeps of a sweep's design and of the program that ran it."""
+    """What the store keeps of a sweep's design and of the program that ran it.
+
+    Attributes:
+        contradictions: by persona with a script, the round whose message overturns an early inference, and that
+            inference in words that follow "the user"; only rounds that the sweep has.
+    """
 
     name: str
     simulated: bool
@@ -81,6 +90,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     fixed: Fixed
     versions: dict[str, str]
     sweep_file: str
+    contradictions: dict[str, Contradiction] = {}
 
 
 def build_manifest(loaded: LoadedSweep, design: Design, catalog: Catalog, *, simulated: bool) -> Manifest:
@@ -108,6 +118,43 @@ def build_manifest(loaded: LoadedSweep, design: Design, catalog: Catalog, *, sim
         ),
         personas_facts={name: persona.facts for name, persona in design.personas.items()},
         fixed=_fixed(design),
+        versions=_versions(),
+        sweep_file=loaded.text,
+        contradictions={
+            name: script.contradiction
+            for name, script in design.scripts.items()
+            if script.contradiction is not None and script.contradiction.round <= design.rounds
+        },
+    )
+
+
+def generation_manifest(
+    loaded: LoadedGeneration, generation: Generation, catalog: Catalog, *, simulated: bool
+) -> Manifest:
+    """Return the manifest of a run that has a model write personas; its slots stand where personas do."""
+    alias, settings = generation.subject, generation.settings
+    return Manifest(
+        name=loaded.sweep.name,
+        simulated=simulated,
+        subjects=(alias,),
+        judges=(),
+        models={alias: _entry(catalog.card(alias))},
+        stages=(PERSONA_STAGE,),
+        tasks=(),
+        samples=1,
+        seed=generation.seed,
+        toy_judge=False,
+        notes=loaded.sweep.notes,
+        personas_facts={},
+        fixed=Fixed(
+            prompts={PERSONA_PROMPT: generation.prompts.get(PERSONA_PROMPT).content_hash},
+            personas={name: _hash(msgspec.json.encode(slot)) for name, slot in generation.slots.items()},
+            scripts={},
+            settings={PERSONA_STAGE: msgspec.to_builtins(settings)},
+            structured=False,
+            memory_prompt="",
+            rounds=0,
+        ),
         versions=_versions(),
         sweep_file=loaded.text,
     )

@@ -4,18 +4,21 @@ import difflib
 import re
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
 
 from engine.errors import UserError
 from engine.ledger import Cap, Scope
 from engine.money import nano_from_usd
+from instruments.generator import MOST_TRIES
 from instruments.instrument import Stage
+from instruments.personas import Group
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 All = Literal["all"]
+File = TypeVar("File", bound=msgspec.Struct)
 
 
 class CapTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,25 +63,15 @@ class RetryTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     throttles: Count = 60
 
 
-class SweepFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A sweep as its author wrote it. Every field is explained in the README."""
+class RunFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What every run says, whatever it asks: its name and store, its models, and what they may cost."""
 
     name: Name
     models: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
     judges: tuple[str, ...] = ()
     store: str = ""
-    stages: tuple[Stage, ...] = tuple(Stage)
-    personas: All | Count | tuple[str, ...] = "all"
-    tasks: All | tuple[str, ...] = "all"
-    samples: Count = 1
-    rounds: Annotated[int, msgspec.Meta(ge=1, le=8)] = 8
-    accum_personas: All | Annotated[int, msgspec.Meta(ge=0)] | tuple[str, ...] = 2
-    memory_prompt: Literal["retain", "neutral"] = "retain"
-    structured: bool = False
     allow_unknown_price: bool = False
-    seed: int = 0
     notes: tuple[str, ...] = ()
-    settings: dict[Stage, StageTable] = {}
     budget: BudgetTable = BudgetTable()
     limits: dict[str, LimitTable] = {}
     retry: RetryTable = RetryTable()
@@ -87,26 +80,74 @@ class SweepFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     local: dict[str, object] = {}
 
 
+class SweepFile(RunFile, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A sweep as its author wrote it. Every field is explained in the README."""
+
+    stages: tuple[Stage, ...] = tuple(Stage)
+    personas: All | Count | tuple[str, ...] = "all"
+    imported_personas: str = ""
+    generated_personas: str = ""
+    tasks: All | tuple[str, ...] = "all"
+    samples: Count = 1
+    rounds: Annotated[int, msgspec.Meta(ge=1, le=8)] = 8
+    accum_personas: All | Annotated[int, msgspec.Meta(ge=0)] | tuple[str, ...] = 2
+    memory_prompt: Literal["retain", "neutral"] = "retain"
+    structured: bool = False
+    seed: int = 0
+    settings: dict[Stage, StageTable] = {}
+
+
+class GenerateTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which personas a model is to write."""
+
+    number: Count = 72
+    groups: Annotated[tuple[Group, ...], msgspec.Meta(min_length=1)] = tuple(Group)
+    occupations: Literal["diverse"] | Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = "diverse"
+    seed: Annotated[int, msgspec.Meta(ge=0, lt=1_000_000)] = 0
+    out: str = ""
+    tries: Annotated[int, msgspec.Meta(ge=1, le=MOST_TRIES)] = 6
+    temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] = 0.7
+    max_tokens: Count = 3000
+
+
+class GenerateFile(RunFile, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A run that has one model write personas, as its author wrote it."""
+
+    generate: GenerateTable = GenerateTable()
+
+
 _FIELDS: Final = sorted(
     {
         field
-        for table in (SweepFile, BudgetTable, CapTable, LimitTable, StageTable, RetryTable)
+        for table in (SweepFile, GenerateTable, BudgetTable, CapTable, LimitTable, StageTable, RetryTable)
         for field in table.__struct_fields__
     }
 )
 
 
-class LoadedSweep(msgspec.Struct, frozen=True, kw_only=True):
-    """A sweep file with where it came from."""
+class LoadedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A run's file with where it came from."""
 
     path: Path
     text: str
-    sweep: SweepFile
+    sweep: RunFile
 
     @property
     def store_path(self) -> Path:
-        """Where the sweep's store is: as written, from the current folder, or `runs/NAME.sqlite`."""
+        """Where the run's store is: as written, from the current folder, or `runs/NAME.sqlite`."""
         return Path(self.sweep.store or f"runs/{self.sweep.name}.sqlite")
+
+
+class LoadedSweep(LoadedFile, frozen=True, kw_only=True):
+    """A sweep file with where it came from."""
+
+    sweep: SweepFile
+
+
+class LoadedGeneration(LoadedFile, frozen=True, kw_only=True):
+    """A file that describes a generation of personas, with where it came from."""
+
+    sweep: GenerateFile
 
 
 def load_sweep(path: Path) -> LoadedSweep:
@@ -115,20 +156,25 @@ def load_sweep(path: Path) -> LoadedSweep:
     Raises:
         UserError: the file cannot be read, is not TOML, or does not say what a sweep needs.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(
-            f"the sweep file cannot be read: {error.strerror}", where=str(path), mend="check the path"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise UserError("the sweep file is not UTF-8 text", where=str(path), mend="save it as UTF-8") from error
-    try:
-        sweep = msgspec.toml.decode(text, type=SweepFile, strict=True)
-    except msgspec.ValidationError as error:
-        raise _explain(path, text, str(error)) from error
-    except msgspec.DecodeError as error:
-        raise UserError(f"this is not TOML: {error}", where=str(path), mend="see the examples in sweeps/") from error
+    return parse_sweep(_read(path), path)
+
+
+def load_generation(path: Path) -> LoadedGeneration:
+    """Read and check a file for `mirage personas generate`.
+
+    Raises:
+        UserError: the file cannot be read, is not TOML, or does not say what a generation needs.
+    """
+    return parse_generation(_read(path), path)
+
+
+def parse_sweep(text: str, path: Path) -> LoadedSweep:
+    """Check the text of a sweep file; `path` is where errors say that it stands.
+
+    Raises:
+        UserError: it is not TOML, or does not say what a sweep needs.
+    """
+    sweep = _decode(text, path, SweepFile)
     if set(sweep.stages) & {Stage.JUDGE, Stage.PROBE_JUDGE} and not sweep.judges:
         raise UserError(
             "the sweep has judge stages but no judge",
@@ -138,7 +184,39 @@ def load_sweep(path: Path) -> LoadedSweep:
     return LoadedSweep(path=path, text=text, sweep=sweep)
 
 
-def caps(loaded: LoadedSweep) -> dict[Scope, Cap]:
+def parse_generation(text: str, path: Path) -> LoadedGeneration:
+    """Check the text of a file for `mirage personas generate`; `path` is where errors say that it stands.
+
+    Raises:
+        UserError: it is not TOML, or does not say what a generation needs.
+    """
+    sweep = _decode(text, path, GenerateFile)
+    if len(sweep.models) > 1 or sweep.judges:
+        raise UserError("one model writes the personas of a run", where=f"{path}: models", mend="name one, no judges")
+    return LoadedGeneration(path=path, text=text, sweep=sweep)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            f"the sweep file cannot be read: {error.strerror}", where=str(path), mend="check the path"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise UserError("the sweep file is not UTF-8 text", where=str(path), mend="save it as UTF-8") from error
+
+
+def _decode(text: str, path: Path, kind: type[File]) -> File:
+    try:
+        return msgspec.toml.decode(text, type=kind, strict=True)
+    except msgspec.ValidationError as error:
+        raise _explain(path, text, str(error)) from error
+    except msgspec.DecodeError as error:
+        raise UserError(f"this is not TOML: {error}", where=str(path), mend="see the examples in sweeps/") from error
+
+
+def caps(loaded: LoadedFile) -> dict[Scope, Cap]:
     """Return the sweep's caps by scope.
 
     Raises:
@@ -153,7 +231,7 @@ def caps(loaded: LoadedSweep) -> dict[Scope, Cap]:
     return {scope: cap for scope, cap in found.items() if cap != Cap()}
 
 
-def _nano(loaded: LoadedSweep, scope: Scope, usd: object) -> int | None:
+def _nano(loaded: LoadedFile, scope: Scope, usd: object) -> int | None:
     if usd is None:
         return None
     try:

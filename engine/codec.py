@@ -5,6 +5,7 @@ from typing import Final
 import msgspec
 import zstandard
 
+from engine.errors import StoreError
 from engine.request import Request
 
 LONG: Final = 1024
@@ -18,42 +19,75 @@ class Codec:
 
     def __init__(self) -> None:
         self._compress = zstandard.ZstdCompressor(level=LEVEL).compress
-        self._decompress = zstandard.ZstdDecompressor()
+        self._decompress = zstandard.ZstdDecompressor().decompress
         self._encode = msgspec.json.Encoder(order="deterministic").encode
         self._decode = msgspec.json.Decoder(Request).decode
 
     def pack_bytes(self, data: bytes) -> bytes:
-        """Return `data`, compressed when long."""
-        return self._compress(data) if len(data) > LONG else data
+        """Return `data`, compressed when long or when it looks like a frame itself."""
+        return self._compress(data) if len(data) > LONG or data.startswith(zstandard.FRAME_HEADER) else data
 
     def unpack_bytes(self, data: bytes) -> bytes:
-        """Return what `pack_bytes` was given."""
-        if data[:4] == zstandard.FRAME_HEADER:
-            return self._decompress.decompress(data, max_output_size=MOST)
-        return data
+        """Return what `pack_bytes` was given.
+
+        Raises:
+            StoreError: the frame is damaged.
+        """
+        if not data.startswith(zstandard.FRAME_HEADER):
+            return data
+        try:
+            if not 0 <= zstandard.frame_content_size(data) <= MOST:
+                raise _damaged()
+            return self._decompress(data, max_output_size=MOST)
+        except zstandard.ZstdError as error:
+            raise _damaged() from error
 
     def pack_text(self, text: str) -> str | bytes:
         """Return `text` itself when short, so that SQL tools can read it, else a compressed frame."""
         data = text.encode("utf-8", "surrogatepass")
-        if len(data) > LONG:
-            return self._compress(data)
-        # SQLite's TEXT ends at NUL for many tools, and cannot hold lone surrogates: keep such texts as a frame too.
-        return text if _plain(text) else self._compress(data)
+        # SQLite's TEXT ends at NUL for many tools and cannot hold lone surrogates: such texts are kept as frames too.
+        return text if len(data) <= LONG and "\0" not in text and _is_utf8(text) else self._compress(data)
 
     def unpack_text(self, stored: str | bytes) -> str:
-        """Return what `pack_text` was given."""
+        """Return what `pack_text` was given.
+
+        Raises:
+            StoreError: the frame is damaged.
+        """
         if isinstance(stored, str):
             return stored
-        return self.unpack_bytes(stored).decode("utf-8", "surrogatepass")
+        try:
+            return self.unpack_bytes(stored).decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError as error:
+            raise _damaged() from error
 
     def pack_request(self, request: Request) -> bytes:
         """Return the stored form of a request."""
         return self.pack_bytes(self._encode(request))
 
     def unpack_request(self, stored: bytes) -> Request:
-        """Return the request that `pack_request` was given."""
-        return self._decode(self.unpack_bytes(stored))
+        """Return the request that `pack_request` was given.
+
+        Raises:
+            StoreError: the frame or the JSON in it is damaged.
+        """
+        try:
+            return self._decode(self.unpack_bytes(stored))
+        except msgspec.DecodeError as error:
+            raise _damaged() from error
 
 
-def _plain(text: str) -> bool:
-    return "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
+def _is_utf8(text: str) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _damaged() -> StoreError:
+    return StoreError(
+        "a stored text is damaged", mend="restore a copy of the store, or recover it with `sqlite3 STORE .recover`"
+    )

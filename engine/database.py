@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import re
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from engine.errors import StoreError
 from engine.state import Event, sources
 
 APPLICATION_ID: Final = 0x4D_49_52_41
+_HEADING: Final = re.compile(r"^-- (\w+) --$", re.MULTILINE)
 BUSY_MS: Final = 10_000
 CACHE_KIB: Final = 32 * 1024
 
@@ -107,18 +109,29 @@ async def open_writer(path: Path, views: Sequence[str]) -> aiosqlite.Connection:
 
 
 async def open_reader(path: Path) -> aiosqlite.Connection:
-    """Open an existing store read-only; a sweep may be writing to it.
+    """Open an existing store read-only; a sweep may be writing to it, or it may lie in a folder that nobody may write.
 
     Raises:
         StoreError: there is no such store, or it is not one of ours.
     """
     if not path.exists():
         raise StoreError("there is no such store", where=str(path), mend="give the path that `mirage run` printed")
+    try:
+        return await _open_reader(path, "mode=ro")
+    except StoreError:
+        # SQLite makes a file beside the store even to read it. Where that is not allowed, nobody can be writing either.
+        if path.with_name(f"{path.name}-wal").exists():
+            raise
+        return await _open_reader(path, "mode=ro&immutable=1")
+
+
+async def _open_reader(path: Path, mode: str) -> aiosqlite.Connection:
     with explained(path):
-        connection = await aiosqlite.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+        connection = await aiosqlite.connect(f"{path.absolute().as_uri()}?{mode}", uri=True, isolation_level=None)
         try:
             await connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
-            await _check_version(connection, path)
+            if not await _check_version(connection, path):
+                raise StoreError("the store is empty", where=str(path), mend="give another path")
         except BaseException:
             await connection.close()
             raise
@@ -128,16 +141,13 @@ async def open_reader(path: Path) -> aiosqlite.Connection:
 def load_queries() -> Mapping[str, str]:
     """Return the statements of queries.sql by name."""
     text = files("engine").joinpath("sql/queries.sql").read_text(encoding="utf-8")
-    parts = text.split("\n-- ")[1:]
-    found = {}
-    for part in parts:
-        name, _, body = part.partition(" --\n")
-        found[name] = _states(body.strip())
-    return found
+    _, *parts = _HEADING.split(text)
+    return {name: _filled(body.strip()) for name, body in zip(parts[::2], parts[1::2], strict=True)}
 
 
-def _states(statement: str) -> str:
-    """Fill `@EVENT@` with the durable states in which that event may happen."""
+def _filled(statement: str) -> str:
+    """Fill `@EVENT@` with the durable states in which that event may happen, and `@VERSION@` with the schema's."""
+    statement = statement.replace("@VERSION@", str(migrations()[-1][0]))
     for event in Event:
         listed = ", ".join(f"'{state}'" for state in sources(event))
         statement = statement.replace(f"@{event.name}@", listed)

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from engine.concurrency import Concurrency
-from engine.ledger import Amount, Reservation, Scope
+from engine.ledger import Amount, Budget, Reservation, Scope
 from engine.limits import Buckets, Cost, RateLimits
 from engine.provider import RateHints
 from engine.request import Request, Usage
@@ -34,6 +34,7 @@ class Leased(msgspec.Struct, frozen=True, kw_only=True):
         stage, alias: whose budget pays.
         attempts: attempts made so far, over all runs.
         size, messages: UTF-8 bytes and number of messages of the prompt.
+        key: the request's content hash.
     """
 
     id: int
@@ -46,19 +47,20 @@ class Leased(msgspec.Struct, frozen=True, kw_only=True):
     tries: Tries
     size: int
     messages: int
+    key: bytes = b""
 
 
 class Ticket:
     """A leased request on its way through this process."""
 
-    __slots__ = ("attempt", "cost", "leased", "reservation", "scopes", "state", "tries", "worst")
+    __slots__ = ("attempt", "budget", "cost", "leased", "reservation", "state", "tries", "worst")
 
-    def __init__(self, leased: Leased, cost: Cost, worst: Amount, scopes: tuple[Scope, ...]) -> None:
+    def __init__(self, leased: Leased, cost: Cost, worst: Amount, budget: Budget) -> None:
         self.leased = leased
         self.attempt = leased.attempts + 1
         self.cost = cost
         self.worst = worst
-        self.scopes = scopes
+        self.budget = budget
         self.tries = leased.tries
         self.state = State.PLANNED
         self.reservation: Reservation | None = None
@@ -89,7 +91,7 @@ class Lane:
         self.stopped = ""
         self.sent = 0
         self.throttled = 0
-        self.withheld: deque[Ticket] = deque()
+        self.withheld: dict[tuple[Scope, ...], deque[Ticket]] = {}
         self._buckets = Buckets(limits, now)
         self._concurrency = Concurrency(limits)
         self._queue: deque[Ticket] = deque()
@@ -128,9 +130,23 @@ class Lane:
         """Return when the next postponed request comes back into line."""
         return self._later[0][0] if self._later and not self.stopped else None
 
-    def pop(self) -> Ticket:
-        """Take the head out of the queue."""
-        return self._queue.popleft()
+    def withhold(self, ticket: Ticket) -> None:
+        """Set aside a request that a budget refuses, in line behind those that the same budgets refuse."""
+        self.withheld.setdefault(ticket.budget.scopes, deque()).append(ticket)
+
+    def withheld_heads(self) -> list[Ticket]:
+        """Return the first withheld request of every set of budgets."""
+        return [group[0] for group in self.withheld.values()]
+
+    def pop(self, ticket: Ticket) -> None:
+        """Take a head out of its line, the queue's or a withheld one."""
+        group = self.withheld.get(ticket.budget.scopes)
+        if group is None or group[0] is not ticket:
+            self._queue.popleft()
+            return
+        group.popleft()
+        if not group:
+            del self.withheld[ticket.budget.scopes]
 
     def admit(self, ticket: Ticket, now: float) -> None:
         """Charge the limits for a call that goes now."""
@@ -155,9 +171,15 @@ class Lane:
         """Count out a call that failed."""
         self._concurrency.fail(now, retry_after)
 
-    def cancel(self) -> None:
-        """Count out a call that never left, or whose failure says nothing about the provider."""
+    def answer(self) -> None:
+        """Count out a call whose request a working provider refused for its own sake."""
+        self._concurrency.answer()
+
+    def withdraw(self, ticket: Ticket, now: float) -> None:
+        """Count out a call that never left and give back what it took of the limits."""
         self._concurrency.cancel()
+        self._buckets.give_back(ticket.cost, now)
+        self.sent -= 1
 
     def stop(self, reason: str) -> None:
         """Send nothing more in this run."""
@@ -174,7 +196,8 @@ class Lane:
 
     def drain(self) -> list[Ticket]:
         """Take out every request that is not in flight."""
-        tickets = [*self._queue, *(ticket for _, _, ticket in self._later), *self.withheld]
+        withheld = [ticket for group in self.withheld.values() for ticket in group]
+        tickets = [*self._queue, *(ticket for _, _, ticket in self._later), *withheld]
         self._queue.clear()
         self._later.clear()
         self.withheld.clear()
@@ -184,7 +207,7 @@ class Lane:
         """Return what the lane looks like now."""
         return LaneSnapshot(
             name=self.name,
-            queued=len(self._queue) + len(self._later) + len(self.withheld),
+            queued=len(self._queue) + len(self._later) + sum(map(len, self.withheld.values())),
             in_flight=self.in_flight,
             concurrency=self._concurrency.limit,
             sent=self.sent,

@@ -1,6 +1,7 @@
 """The budget: reserve the worst case, then commit what was paid. Integers only, nested scopes, hard caps."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from copy import copy
 from typing import Final, NamedTuple
 
 import msgspec
@@ -37,14 +38,18 @@ class Cap(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int | None = None
 
 
-class Account(msgspec.Struct, kw_only=True):
-    """What one scope has used and set aside."""
+UNCAPPED: Final = Cap()
 
-    cap: Cap = Cap()
+
+class Account(msgspec.Struct, kw_only=True):
+    """What one scope has used and set aside; `warned` is the last share of its cap that was warned of, in per cent."""
+
+    cap: Cap = UNCAPPED
     spent_nano: int = 0
     spent_tokens: int = 0
     reserved_nano: int = 0
     reserved_tokens: int = 0
+    warned: int = 0
 
     def room(self, amount: Amount) -> tuple[str, int, int] | None:
         """Return (unit, needed, left) of the first cap that `amount` would pass, or None when it fits."""
@@ -58,11 +63,23 @@ class Account(msgspec.Struct, kw_only=True):
                 return "tokens", amount.tokens, left
         return None
 
+    def passed(self) -> int:
+        """Return the highest warning threshold that spending has passed, in per cent, or 0."""
+        pairs = ((self.spent_nano, self.cap.nano), (self.spent_tokens, self.cap.tokens))
+        return max((_share_passed(spent, cap) for spent, cap in pairs if cap is not None), default=0)
 
-class Reservation(NamedTuple):
-    """Worst-case amount set aside in every scope of one attempt."""
+
+class Budget(NamedTuple):
+    """The scopes that pay for a request, with their accounts."""
 
     scopes: tuple[Scope, ...]
+    accounts: tuple[Account, ...]
+
+
+class Reservation(NamedTuple):
+    """Worst-case amount set aside in every scope of a budget."""
+
+    budget: Budget
     amount: Amount
 
 
@@ -83,74 +100,65 @@ class Ledger:
     def __init__(self, caps: Mapping[Scope, Cap], spent: Mapping[Scope, Amount]) -> None:
         """`spent` is what the store knows of earlier runs, in-doubt attempts at their reservation included."""
         self._accounts: dict[Scope, Account] = {}
-        self._warned: dict[Scope, int] = {}
         for scope in {*caps, *spent}:
             used = spent.get(scope, ZERO)
-            cap = caps.get(scope, Cap())
-            self._accounts[scope] = Account(cap=cap, spent_nano=used.nano, spent_tokens=used.tokens)
-            self._warned[scope] = self._passed(scope)
+            cap = caps.get(scope, UNCAPPED)
+            account = self._accounts[scope] = Account(cap=cap, spent_nano=used.nano, spent_tokens=used.tokens)
+            account.warned = account.passed()
 
-    def reserve(self, scopes: tuple[Scope, ...], amount: Amount) -> Reservation:
+    def budget(self, scopes: tuple[Scope, ...]) -> Budget:
+        """Return the budget of those scopes."""
+        return Budget(scopes, tuple([self._account(scope) for scope in scopes]))
+
+    def reserve(self, budget: Budget, amount: Amount) -> Reservation:
         """Set `amount` aside in every scope, or in none.
 
         Raises:
             BudgetExhausted: a cap would be passed; names the scope.
         """
-        accounts = [self._account(scope) for scope in scopes]
-        for scope, account in zip(scopes, accounts, strict=True):
-            if short := account.room(amount):
+        for scope, account in zip(*budget, strict=True):
+            if account.cap is not UNCAPPED and (short := account.room(amount)):
                 raise BudgetExhausted(str(scope), *short)
-        for account in accounts:
+        for account in budget.accounts:
             account.reserved_nano += amount.nano
             account.reserved_tokens += amount.tokens
-        return Reservation(scopes, amount)
+        return Reservation(budget, amount)
+
+    def fits(self, budget: Budget, amount: Amount) -> bool:
+        """Say whether `amount` could be reserved now."""
+        return all(account.room(amount) is None for account in budget.accounts)
 
     def commit(self, reservation: Reservation, actual: Amount) -> list[BudgetWarning]:
         """Turn a reservation into what was paid; return the warning thresholds that this passed."""
-        self._unreserve(reservation)
+        self.release(reservation)
         warnings = []
-        for scope in reservation.scopes:
-            account = self._account(scope)
+        for scope, account in zip(*reservation.budget, strict=True):
             account.spent_nano += actual.nano
             account.spent_tokens += actual.tokens
-            passed = self._passed(scope)
-            if passed > self._warned.get(scope, 0):
-                self._warned[scope] = passed
+            if account.cap is not UNCAPPED and (passed := account.passed()) > account.warned:
+                account.warned = passed
                 warnings.append(BudgetWarning(scope, passed))
         return warnings
 
     def release(self, reservation: Reservation) -> None:
         """Give a reservation back: nothing was paid."""
-        self._unreserve(reservation)
+        for account in reservation.budget.accounts:
+            account.reserved_nano -= reservation.amount.nano
+            account.reserved_tokens -= reservation.amount.tokens
 
     def accounts(self) -> Mapping[Scope, Account]:
-        """Return the accounts by scope, for looking at."""
+        """Return the accounts by scope, as they change."""
         return self._accounts
+
+    def snapshot(self) -> dict[Scope, Account]:
+        """Return copies of the accounts by scope, for looking at."""
+        return {scope: copy(account) for scope, account in self._accounts.items()}
 
     def _account(self, scope: Scope) -> Account:
         account = self._accounts.get(scope)
         if account is None:
             account = self._accounts[scope] = Account()
         return account
-
-    def _unreserve(self, reservation: Reservation) -> None:
-        for scope in reservation.scopes:
-            account = self._account(scope)
-            account.reserved_nano -= reservation.amount.nano
-            account.reserved_tokens -= reservation.amount.tokens
-
-    def _passed(self, scope: Scope) -> int:
-        account = self._accounts[scope]
-        pairs = ((account.spent_nano, account.cap.nano), (account.spent_tokens, account.cap.tokens))
-        return max((_share_passed(spent, cap) for spent, cap in pairs if cap is not None), default=0)
-
-
-def total(amounts: Iterable[Amount]) -> Amount:
-    """Return the sum of amounts."""
-    nano = tokens = 0
-    for amount in amounts:
-        nano, tokens = nano + amount.nano, tokens + amount.tokens
-    return Amount(nano, tokens)
 
 
 def _share_passed(spent: int, cap: int) -> int:

@@ -1,5 +1,6 @@
 """Rate limits as buckets that answer *when*; they never sleep and never look at a clock."""
 
+from collections import deque
 from typing import Final
 
 import msgspec
@@ -8,6 +9,8 @@ MINUTE: Final = 60.0
 DAY: Final = 86_400.0
 # A request is let through this early: floating-point refill must not make a lane wake a tick before its time for ever.
 SLACK: Final = 1e-9
+# A day's calls are counted in slices of this many seconds, so that a window holds at most 1,440 of them.
+SLICE: Final = 60.0
 
 
 class RateLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -15,9 +18,12 @@ class RateLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         requests, input_tokens, output_tokens, tokens: per minute.
-        requests_per_day: rolling.
+        requests_per_day: in any 24 hours of this run.
         concurrency: most calls in flight at once.
         adaptive: find the best concurrency below `concurrency` (AIMD); False for engines with a fixed capacity.
+
+    Raises:
+        ValueError: a limit is below 1, which would let nothing through for ever.
     """
 
     requests: int | None = None
@@ -27,6 +33,12 @@ class RateLimits(msgspec.Struct, frozen=True, kw_only=True):
     requests_per_day: int | None = None
     concurrency: int = 64
     adaptive: bool = True
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            limit = getattr(self, name)
+            if limit is not None and name != "adaptive" and limit < 1:
+                raise ValueError(f"the limit `{name}` must be at least 1, not {limit}")
 
 
 class TokenBucket:
@@ -78,6 +90,57 @@ class TokenBucket:
             self.at = now
 
 
+class DayWindow:
+    """A day's allowance, free to be used at once: providers count days, they do not spread them.
+
+    Invariant: at most `limit` units are taken in any 24 hours, whether the provider's day slides or ends at midnight.
+    A unit comes back 24 hours after the last one of its slice was taken.
+    """
+
+    __slots__ = ("_slices", "_taken", "limit")
+
+    def __init__(self, limit: int) -> None:
+        """Start with nothing taken; what earlier runs took is not known here."""
+        self.limit = limit
+        self._taken = 0.0
+        # First and last time and the units of each slice.
+        self._slices: deque[tuple[float, float, float]] = deque()
+
+    def ready_at(self, cost: float, now: float) -> float:
+        """Return the earliest time at which `cost` units may be taken; `now` if at once."""
+        self._expire(now)
+        missing = self._taken + min(cost, self.limit) - self.limit
+        for _, last, units in self._slices:
+            if missing <= 0:
+                break
+            missing -= units
+            now = last + DAY
+        return now
+
+    def take(self, cost: float, now: float) -> None:
+        """Take `cost` units."""
+        self._expire(now)
+        self._taken += cost
+        first, units = now, cost
+        if self._slices and now < self._slices[-1][0] + SLICE:
+            first, _, before = self._slices.pop()
+            units += before
+        self._slices.append((first, now, units))
+
+    def give_back(self, amount: float, now: float) -> None:
+        """Return units that were not used."""
+        self._expire(now)
+        if self._slices:
+            first, last, units = self._slices.pop()
+            amount = min(amount, units)
+            self._taken -= amount
+            self._slices.append((first, last, units - amount))
+
+    def _expire(self, now: float) -> None:
+        while self._slices and self._slices[0][1] + DAY <= now:
+            self._taken -= self._slices.popleft()[2]
+
+
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
     """What one call uses of the limits, in tokens."""
 
@@ -86,28 +149,40 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Buckets:
-    """The buckets of one lane: requests, tokens and days together."""
+    """The buckets of one lane: requests, tokens and days together.
 
-    __slots__ = ("_burst", "_by_dimension")
+    A limit that was given is a ceiling: what a provider announces fills the gaps and may lower it, never raise it.
+    """
+
+    __slots__ = ("_burst", "_by_dimension", "_day", "_given")
 
     def __init__(self, limits: RateLimits, now: float, *, burst_seconds: float = 1.0) -> None:
         """`burst_seconds` is how much of a minute's allowance may go out at once; providers slice their minutes too."""
         self._burst = burst_seconds
-        self._by_dimension: dict[str, TokenBucket] = {}
-        for dimension, limit, window in _dimensions(limits):
-            self._by_dimension[dimension] = TokenBucket(limit / window, self._capacity(limit, window), now)
+        self._given = {name: limit for name in _MINUTELY if (limit := getattr(limits, name)) is not None}
+        self._day = DayWindow(limits.requests_per_day) if limits.requests_per_day is not None else None
+        self._by_dimension = {name: self._bucket(limit, now) for name, limit in self._given.items()}
 
     def ready_at(self, cost: Cost, now: float) -> float:
         """Return when a call of this cost may go."""
-        return max(
-            (bucket.ready_at(_units(dimension, cost), now) for dimension, bucket in self._by_dimension.items()),
-            default=now,
-        )
+        ready = now if self._day is None else self._day.ready_at(1, now)
+        for dimension, bucket in self._by_dimension.items():
+            ready = max(ready, bucket.ready_at(_units(dimension, cost), now))
+        return ready
 
     def take(self, cost: Cost, now: float) -> None:
         """Charge a call that goes now."""
         for dimension, bucket in self._by_dimension.items():
             bucket.take(_units(dimension, cost), now)
+        if self._day is not None:
+            self._day.take(1, now)
+
+    def give_back(self, cost: Cost, now: float) -> None:
+        """Undo the charge of a call that never left."""
+        for dimension, bucket in self._by_dimension.items():
+            bucket.give_back(_units(dimension, cost), now)
+        if self._day is not None:
+            self._day.give_back(1, now)
 
     def correct(self, expected: Cost, actual: Cost, now: float) -> None:
         """Replace what a call was expected to use by what it used."""
@@ -118,12 +193,12 @@ class Buckets:
 
     def learn(self, dimension: str, limit: int, now: float) -> None:
         """Take over a per-minute limit that the provider announced."""
+        limit = min(limit, self._given.get(dimension, limit))
         bucket = self._by_dimension.get(dimension)
-        rate, capacity = limit / MINUTE, self._capacity(limit, MINUTE)
         if bucket is None:
-            self._by_dimension[dimension] = TokenBucket(rate, capacity, now)
-        elif bucket.rate != rate:
-            bucket.retune(rate, capacity, now)
+            self._by_dimension[dimension] = self._bucket(limit, now)
+        elif bucket.rate != limit / MINUTE:
+            bucket.retune(limit / MINUTE, self._capacity(limit), now)
 
     def lower_to(self, dimension: str, remaining: int, now: float) -> None:
         """Take over a remaining allowance that is lower than ours."""
@@ -131,19 +206,14 @@ class Buckets:
         if bucket is not None:
             bucket.lower_to(remaining, now)
 
-    def _capacity(self, limit: int, window: float) -> float:
-        return max(1.0, limit * min(1.0, self._burst / window))
+    def _bucket(self, limit: int, now: float) -> TokenBucket:
+        return TokenBucket(limit / MINUTE, self._capacity(limit), now)
+
+    def _capacity(self, limit: int) -> float:
+        return max(1.0, limit * min(1.0, self._burst / MINUTE))
 
 
-def _dimensions(limits: RateLimits) -> list[tuple[str, int, float]]:
-    known = (
-        ("requests", limits.requests, MINUTE),
-        ("input_tokens", limits.input_tokens, MINUTE),
-        ("output_tokens", limits.output_tokens, MINUTE),
-        ("tokens", limits.tokens, MINUTE),
-        ("requests_per_day", limits.requests_per_day, DAY),
-    )
-    return [(dimension, limit, window) for dimension, limit, window in known if limit is not None]
+_MINUTELY: Final = ("requests", "input_tokens", "output_tokens", "tokens")
 
 
 def _units(dimension: str, cost: Cost) -> int:

@@ -1,6 +1,6 @@
 """Money as integers: nano-dollars, and prices in nano-dollars per million tokens. No floats enter the ledger."""
 
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow
 from typing import Final
 
 import msgspec
@@ -9,6 +9,8 @@ from engine.request import Usage
 
 NANO: Final = 1_000_000_000
 PER_MILLION: Final = 1_000_000
+# Enough digits for any amount; what does not fit is refused, never rounded.
+_EXACT: Final = Context(prec=60, traps=[Inexact, InvalidOperation, Overflow])
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,10 +29,13 @@ FREE: Final = Price(input=0, output=0)
 
 
 def cost_nano(price: Price, usage: Usage) -> int:
-    """Return the cost of `usage` in nano-dollars, rounded up once for the whole call."""
+    """Return the cost of `usage` in nano-dollars, rounded up once for the whole call.
+
+    Cached and written tokens are parts of the input; a reply that claims more of them than input pays for them all.
+    """
     cached = price.input if price.cached is None else price.cached
     written = price.input if price.cache_write is None else price.cache_write
-    plain = usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens
+    plain = max(0, usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens)
     total = (
         plain * price.input
         + usage.cached_tokens * cached
@@ -53,7 +58,9 @@ def nano_from_usd(text: str | int | Decimal) -> int:
         ValueError: not a number, negative, or finer than a nano-dollar.
     """
     try:
-        nano = Decimal(text) * NANO
+        nano = _EXACT.multiply(Decimal(text), NANO)
+    except (Inexact, Overflow):
+        nano = Decimal("NaN")
     except InvalidOperation as error:
         raise ValueError(f"{text!r} is not an amount in US dollars") from error
     if not nano.is_finite() or nano < 0 or nano != nano.to_integral_value():
@@ -63,6 +70,6 @@ def nano_from_usd(text: str | int | Decimal) -> int:
 
 def usd(nano: int) -> str:
     """Return nano-dollars as a plain dollar figure, e.g. `$1.25` or `$0.000075`."""
-    digits = f"{nano // NANO}.{nano % NANO:09d}".rstrip("0")
-    whole, _, fraction = digits.partition(".")
-    return f"${whole}.{fraction:0<2}"
+    whole, fraction = divmod(abs(nano), NANO)
+    digits = f"{fraction:09d}".rstrip("0")
+    return f"{'-' if nano < 0 else ''}${whole}.{digits:0<2}"

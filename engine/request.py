@@ -28,10 +28,16 @@ class Role(StrEnum):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """One turn of the prompt."""
+    """One turn of the prompt. Lone surrogates, which no wire can carry, become U+FFFD: prompts quote hostile text."""
 
     role: Role
     content: str
+
+    def __post_init__(self) -> None:
+        if not self.content.isascii():
+            clean = well_formed(self.content)
+            if clean is not self.content:
+                msgspec.structs.force_setattr(self, "content", clean)
 
 
 class Decoding(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -109,6 +115,15 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _canonical = msgspec.json.Encoder(order="deterministic")
+
+
+def well_formed(text: str) -> str:
+    """Return `text` itself, or a copy with U+FFFD for every lone surrogate."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
 
 
 def request_key(request: Request) -> bytes:

@@ -6,20 +6,19 @@ stays planned when none does.
 """
 
 from collections.abc import Iterable, Mapping
-from random import Random
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from engine.errors import BudgetExhausted, ErrorClass, ProviderError
 from engine.lane import Lane, Leased, Ticket
-from engine.ledger import Amount, BudgetWarning, Ledger, Scope
+from engine.ledger import ZERO, Amount, Budget, BudgetWarning, Ledger, Scope
 from engine.limits import Cost, RateLimits
 from engine.money import Price, worst_cost_nano
 from engine.provider import RateHints
 from engine.request import Usage, input_token_bound, input_token_estimate
-from engine.retry import Decision, RetryAt, RetryPolicy, StopProvider, decide
+from engine.retry import Chance, Decision, RetryAt, RetryPolicy, StopProvider, decide
 from engine.state import Event
 
-TYPICAL_OUTPUT_SHARE = 0.5
+TYPICAL_OUTPUT_SHARE: Final = 0.5
 
 
 class Route(NamedTuple):
@@ -38,6 +37,29 @@ class Schedule(NamedTuple):
     wake_at: float | None
 
 
+class Failure(NamedTuple):
+    """What becomes of a failed attempt's request, what the attempt costs, and the budget warnings that this caused."""
+
+    decision: Decision
+    paid: Amount
+    warnings: list[BudgetWarning]
+
+
+class Exhausted(NamedTuple):
+    """The stages and model aliases whose own caps withhold requests of a lane; the others can go on."""
+
+    stages: frozenset[str]
+    aliases: frozenset[str]
+
+    def any(self) -> bool:
+        """Say whether anything is exhausted."""
+        return bool(self.stages or self.aliases)
+
+    def within(self, other: "Exhausted") -> bool:
+        """Say whether everything exhausted here is so in `other` too."""
+        return self.stages <= other.stages and self.aliases <= other.aliases
+
+
 class Scheduler:
     """Lanes and a ledger under one roof."""
 
@@ -50,6 +72,7 @@ class Scheduler:
         self._routes = routes
         self._policy = policy
         self._sweep = Scope("sweep", sweep)
+        self._budgets: dict[tuple[str, str], Budget] = {}
         self._provider_lanes: dict[str, list[Lane]] = {}
         for route in routes.values():
             if route.lane not in self.lanes:
@@ -80,8 +103,11 @@ class Scheduler:
         self.lanes[ticket.leased.lane].settle(ticket, usage, hints, now)
         return self._commit(ticket, paid)
 
-    def fail(self, ticket: Ticket, error: ProviderError, now: float, rng: Random) -> Decision:
-        """Account for a failed call and say what becomes of its request."""
+    def fail(self, ticket: Ticket, error: ProviderError, now: float, rng: Chance) -> Failure:
+        """Account for a failed call and say what becomes of its request.
+
+        An attempt that may have been billed costs its reservation, unless its model charges nothing.
+        """
         lane = self.lanes[ticket.leased.lane]
         ticket.tries = ticket.tries.after(error.kind)
         decision = decide(error, ticket.tries, self._policy, now, rng)
@@ -91,25 +117,29 @@ class Scheduler:
             case ErrorClass.TRANSIENT:
                 lane.fail(now, error.retry_after)
             case _:
-                lane.cancel()
-        if error.maybe_billed:
-            self._commit(ticket, ticket.worst)
-        else:
-            self._release(ticket)
+                lane.answer()
+        paid = ticket.worst if error.maybe_billed and ticket.worst.nano else ZERO
+        warnings = self._commit(ticket, paid)
         ticket.advance(Event.RETRY if isinstance(decision, RetryAt | StopProvider) else Event.FAIL)
         if isinstance(decision, StopProvider):
-            self._stop_provider(ticket, decision.reason)
-        return decision
+            self.stop_provider(ticket, decision.reason)
+        return Failure(decision, paid, warnings)
 
     def retry(self, ticket: Ticket, at: float) -> None:
         """Put a failed request back in line, for a new attempt, once its failure is on disk."""
         ticket.attempt += 1
         self.lanes[ticket.leased.lane].offer_at(ticket, at)
 
-    def withdraw(self, ticket: Ticket) -> None:
+    def withdraw(self, ticket: Ticket, now: float) -> None:
         """Take back an admission whose request was not sent."""
         ticket.advance(Event.WITHDRAW)
-        self.lanes[ticket.leased.lane].cancel()
+        self.lanes[ticket.leased.lane].withdraw(ticket, now)
+        self._release(ticket)
+
+    def unsend(self, ticket: Ticket, now: float) -> None:
+        """Take back an attempt that is on disk but did not leave; its request is planned again."""
+        ticket.advance(Event.RETRY)
+        self.lanes[ticket.leased.lane].withdraw(ticket, now)
         self._release(ticket)
 
     def postpone(self, ticket: Ticket, at: float) -> None:
@@ -117,23 +147,27 @@ class Scheduler:
         self.lanes[ticket.leased.lane].offer_at(ticket, at)
 
     def idle(self) -> bool:
-        """Say whether nothing is in flight and nothing could go; withheld requests and stopped lanes do not count."""
-        return all(lane.in_flight == 0 and (lane.idle() or bool(lane.stopped)) for lane in self.lanes.values())
+        """Say whether nothing is in flight or could go; stopped lanes and what no budget allows do not count."""
+        return all(self._idle(lane) for lane in self.lanes.values())
 
     def wanted(self, lane: Lane) -> int:
-        """Return how many more requests to lease for `lane`; none once a cap other than a stage's withholds some."""
-        starved = lane.withheld and len(self.exhausted_stages(lane)) == 0
+        """Return how many more requests to lease for `lane`; none while a cap on the whole lane withholds some."""
+        starved = any(not self._by_own_cap(ticket) for ticket in lane.withheld_heads())
         return 0 if starved else lane.wanted()
 
-    def exhausted_stages(self, lane: Lane) -> frozenset[str]:
-        """Return the stages whose own cap withholds requests of this lane, so that other stages can go on."""
-        accounts = self.ledger.accounts()
-        found = set()
-        for ticket in lane.withheld:
-            scope = Scope("stage", ticket.leased.stage)
-            if (account := accounts.get(scope)) is not None and account.room(ticket.worst):
-                found.add(ticket.leased.stage)
-        return frozenset(found)
+    def exhausted(self, lane: Lane) -> Exhausted:
+        """Return what a lease for this lane must pass over, so that other stages and models can go on."""
+        stages, aliases = set(), set()
+        for ticket in lane.withheld_heads():
+            if self._refuses(Scope("stage", ticket.leased.stage), ticket):
+                stages.add(ticket.leased.stage)
+            elif self._refuses(Scope("model", ticket.leased.alias), ticket):
+                aliases.add(ticket.leased.alias)
+        return Exhausted(frozenset(stages), frozenset(aliases))
+
+    def aliases(self, lane: Lane) -> frozenset[str]:
+        """Return the model aliases of this run that use a lane."""
+        return frozenset(alias for alias, route in self._routes.items() if route.lane == lane.name)
 
     def in_flight(self) -> int:
         """Return the number of calls on the wire over all lanes."""
@@ -145,25 +179,40 @@ class Scheduler:
 
     def _admit(self, lane: Lane, now: float, sends: list[Ticket]) -> float | None:
         """Admit what may go from one lane; return when its limits allow the next."""
-        while lane.withheld:
-            ticket = lane.withheld[0]
-            ready = lane.ready_at(ticket, now)
-            if ready is None or ready > now or not self._reserve(ticket):
-                break
-            self._go(lane, lane.withheld.popleft(), now, sends)
-        while (ticket_or_none := lane.head(now)) is not None:
-            ticket = ticket_or_none
-            ready = lane.ready_at(ticket, now)
-            if ready is None:
+        while True:
+            # The head is asked first in any case: it brings postponed requests whose time has come back into line.
+            head = lane.head(now)
+            ticket = self._affordable(lane) or head
+            if ticket is None:
                 return None
-            if ready > now:
+            ready = lane.ready_at(ticket, now)
+            if ready is None or ready > now:
                 return ready
-            lane.pop()
+            lane.pop(ticket)
             if self._reserve(ticket):
                 self._go(lane, ticket, now, sends)
             else:
-                lane.withheld.append(ticket)
+                lane.withhold(ticket)
+
+    def _affordable(self, lane: Lane) -> Ticket | None:
+        """Return a withheld request for which money has come back."""
+        if lane.withheld:
+            for ticket in lane.withheld_heads():
+                if self.ledger.fits(ticket.budget, ticket.worst):
+                    return ticket
         return None
+
+    def _idle(self, lane: Lane) -> bool:
+        return lane.in_flight == 0 and (bool(lane.stopped) or (lane.idle() and self._affordable(lane) is None))
+
+    def _refuses(self, scope: Scope, ticket: Ticket) -> bool:
+        account = self.ledger.accounts().get(scope)
+        return account is not None and account.room(ticket.worst) is not None
+
+    def _by_own_cap(self, ticket: Ticket) -> bool:
+        return self._refuses(Scope("stage", ticket.leased.stage), ticket) or self._refuses(
+            Scope("model", ticket.leased.alias), ticket
+        )
 
     def _go(self, lane: Lane, ticket: Ticket, now: float, sends: list[Ticket]) -> None:
         ticket.advance(Event.ADMIT)
@@ -172,7 +221,7 @@ class Scheduler:
 
     def _reserve(self, ticket: Ticket) -> bool:
         try:
-            ticket.reservation = self.ledger.reserve(ticket.scopes, ticket.worst)
+            ticket.reservation = self.ledger.reserve(ticket.budget, ticket.worst)
         except BudgetExhausted:
             return False
         return True
@@ -186,7 +235,8 @@ class Scheduler:
         if reservation is not None:
             self.ledger.release(reservation)
 
-    def _stop_provider(self, ticket: Ticket, reason: str) -> None:
+    def stop_provider(self, ticket: Ticket, reason: str) -> None:
+        """Send nothing more to the provider of `ticket` in this run."""
         provider = self._routes[ticket.leased.alias].provider
         for lane in self._provider_lanes[provider]:
             lane.stop(reason)
@@ -200,6 +250,11 @@ class Scheduler:
             output_tokens=int(allowance * TYPICAL_OUTPUT_SHARE),
         )
         worst = Amount(worst_cost_nano(route.price, bound, allowance), bound + allowance)
-        by_kind = {"provider": route.provider, "model": leased.alias, "stage": leased.stage}
-        scopes = (self._sweep, *(Scope(kind, name) for kind, name in by_kind.items()))
-        return Ticket(leased, cost, worst, scopes)
+        return Ticket(leased, cost, worst, self._budget(leased.alias, leased.stage, route.provider))
+
+    def _budget(self, alias: str, stage: str, provider: str) -> Budget:
+        budget = self._budgets.get((alias, stage))
+        if budget is None:
+            scopes = (self._sweep, Scope("provider", provider), Scope("model", alias), Scope("stage", stage))
+            budget = self._budgets[alias, stage] = self.ledger.budget(scopes)
+        return budget

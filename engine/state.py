@@ -1,10 +1,14 @@
 """The life of a request as a table; a missing (state, event) pair is an error.
 
-    planned ──admit──▶ admitted ──send──▶ sent ──complete──▶ settled ──read──▶ read
-       ▲ ▲──withdraw──────┘               │ │ │
-       │ └───────────retry────────────────┘ │ └──lose──▶ in_doubt ──complete──▶ settled
-       └──revive── failed ◀─────fail────────┘               │ └──retry──▶ planned
-                                                            └──fail──▶ failed
+    planned ──admit──▶ admitted ──send──▶ sent ──complete──▶ settled ──read──▶ read ──read──▶ read
+    planned ──fail──▶ failed ──revive──▶ planned ──complete──▶ settled
+    admitted ──withdraw──▶ planned
+    admitted ──complete──▶ settled
+    sent ──retry──▶ planned
+    sent ──fail──▶ failed ──complete──▶ settled
+    sent ──lose──▶ in_doubt ──complete──▶ settled
+    in_doubt ──retry──▶ planned
+    in_doubt ──fail──▶ failed
 
 `admitted` lives in memory only: what was not sent before a crash is found planned again. `read` is kept with the cells
 that a request answers, since one answer can be read for several. Everything else is the request's column `state`.

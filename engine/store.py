@@ -4,15 +4,19 @@ One SQLite file holds many sweeps. All writes go through one writer that groups 
 here returns when its commit is on disk. One process at a time may write; looking on is always possible.
 """
 
+import asyncio
+import contextlib
 import os
 import sqlite3
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import aiosqlite
 import msgspec
 
+from engine import rescue
 from engine.applying import Applier
 from engine.cell import Cell, Read
 from engine.codec import Codec
@@ -20,13 +24,15 @@ from engine.database import StoreLock, explained, load_queries, open_writer
 from engine.errors import ErrorClass, ProviderError, StoreError
 from engine.lane import Leased, LeasedCell, Ticket
 from engine.ledger import Amount, Scope
-from engine.request import Completion, Finish, Usage
+from engine.request import Completion, Finish, Usage, well_formed
+from engine.rescue import Rescued
+from engine.rows import AttemptRow, PaidRow, completion_row
 from engine.state import State
-from engine.writer import Operation, Writer
-from engine.writes import Fail, Lease, Plan, Planned, ReadCell, Release, Renew, Send, Settle, Statement, completion_row
+from engine.writer import RETRY_SECONDS, Writer
+from engine.writes import Fail, Lease, Plan, Planned, ReadCell, Send, Settle, Statement
 
-LEASE_MS = 120_000
-ERROR_CHARACTERS = 500
+LEASE_MS: Final = 120_000
+ERROR_CHARACTERS: Final = 500
 
 Result = TypeVar("Result")
 
@@ -63,17 +69,24 @@ class UnreadCell(msgspec.Struct, frozen=True, kw_only=True):
 class Store:
     """One open store with its writer. Use `async with await Store.open(path)`."""
 
-    def __init__(self, path: Path, connection: aiosqlite.Connection, lock: StoreLock) -> None:
+    def __init__(
+        self, path: Path, connection: aiosqlite.Connection, lock: StoreLock, *, retry_seconds: float = RETRY_SECONDS
+    ) -> None:
         self.path = path
+        self.rescued = Rescued()
         self._connection = connection
         self._lock = lock
         self._codec = Codec()
-        self._sql = load_queries()
-        self._writer = Writer(connection, Applier(self._sql, self._codec).apply, self._explain)
+        self._closed = False
+        applier = Applier(load_queries(), self._codec)
+        self._writer = Writer(connection, applier.apply, self._explain, retry_seconds=retry_seconds)
 
     @classmethod
-    async def open(cls, path: Path, views: Sequence[str] = ()) -> Self:
-        """Open or create the store at `path` for writing; `views` are scripts that define its instruments' views.
+    async def open(cls, path: Path, views: Sequence[str] = (), *, retry_seconds: float = RETRY_SECONDS) -> Self:
+        """Open or create the store at `path` for writing, and import what a run before could not write to it.
+
+        `views` are scripts that define its instruments' views; a disk that refuses writes is tried again every
+        `retry_seconds`.
 
         Raises:
             StoreError: in use, damaged, of a newer version, or not writable.
@@ -81,10 +94,16 @@ class Store:
         lock = StoreLock(path)
         lock.acquire()
         try:
-            return cls(path, await open_writer(path, views), lock)
+            store = cls(path, await open_writer(path, views), lock, retry_seconds=retry_seconds)
         except BaseException:
             lock.release()
             raise
+        try:
+            store.rescued = await store._import_rescued()
+        except BaseException:
+            await store.close()
+            raise
+        return store
 
     async def __aenter__(self) -> Self:
         return self
@@ -93,23 +112,24 @@ class Store:
         await self.close()
 
     async def close(self) -> None:
-        """Write what is queued, fold the log into the file and close.
+        """Write what is queued, fold the log into the file and close; safe to call twice.
 
         Raises:
-            StoreError: the disk would not take results that have been paid for; the message says how many.
+            StoreError: the disk would not take results that have been paid for; says how many and where they are.
         """
-        stranded = await self._writer.close()
-        refused = self._writer.refused
-        if not stranded:
-            await self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        await self._connection.close()
-        self._lock.release()
-        if stranded and refused is not None:
-            raise StoreError(
-                f"{refused.what}, and {len(stranded)} results could not be written",
-                where=refused.where,
-                mend=refused.mend,
-            )
+        if self._closed:
+            return
+        self._closed = True
+        stranded = [each for each in await self._writer.close() if isinstance(each, Settle | Fail)]
+        try:
+            if not stranded:
+                with contextlib.suppress(sqlite3.Error):
+                    await self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            await self._connection.close()
+            if stranded:
+                self._rescue(stranded)
+        finally:
+            self._lock.release()
 
     @property
     def refused(self) -> StoreError | None:
@@ -117,7 +137,11 @@ class Store:
         return self._writer.refused
 
     async def flush(self) -> None:
-        """Wait until everything put so far is on disk."""
+        """Wait until everything put so far is on disk.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
         await self._writer.flush()
 
     # ----- sweeps and runs
@@ -132,15 +156,12 @@ class Store:
 
     async def add_sweep(self, name: str, manifest: str, plan_hash: str, *, simulated: bool, now_ms: int) -> int:
         """Register a new sweep and return its id."""
-        rows = await self._fetch(
-            "add_sweep",
-            {"name": name, "manifest": manifest, "plan_hash": plan_hash, "simulated": int(simulated), "now_ms": now_ms},
-        )
-        return int(rows[0][0])
+        values = {"name": name, "manifest": manifest, "plan_hash": plan_hash, "simulated": simulated, "now_ms": now_ms}
+        return int((await self._fetch("add_sweep", values))[0][0])
 
     async def update_sweep(self, sweep_id: int, manifest: str, plan_hash: str, *, planned: bool) -> None:
         """Replace a sweep's manifest; `planned` False has its roots planned again."""
-        values = {"sweep_id": sweep_id, "manifest": manifest, "plan_hash": plan_hash, "planned": int(planned)}
+        values = {"sweep_id": sweep_id, "manifest": manifest, "plan_hash": plan_hash, "planned": planned}
         await self._fetch("update_sweep", values)
 
     async def mark_planned(self, sweep_id: int) -> None:
@@ -157,21 +178,20 @@ class Store:
         await self._fetch("end_run", {"run_id": run_id, "outcome": outcome, "now_ms": now_ms})
 
     async def recover(self, free_providers: Sequence[str], now_ms: int) -> Recovery:
-        """Resolve what a killed run left behind; call it before sending anything.
+        """Resolve what a killed run left behind, in one transaction; call it before sending anything.
 
         Leases are forgotten. An attempt that was on the wire is counted as billed at its reservation, unless its
-        provider charges nothing, and its request is planned again.
+        provider or model charges nothing, and its request is planned again.
         """
-        await self._fetch("forget_leases", {})
-        await self._fetch("doubt_attempts", {})
-        found = await self._fetch("doubtful", {})
-        recovery = Recovery(calls=int(found[0][0]), nano=int(found[0][1]))
-        values = {"now_ms": now_ms, "free_providers": msgspec.json.encode(list(free_providers)).decode()}
-        await self._fetch("lose_requests", {})
-        await self._fetch("assume_billed", values)
-        await self._fetch("assume_free", values)
-        await self._fetch("retry_lost_requests", {})
-        return recovery
+        values = {"now_ms": now_ms, "free_providers": _json_list(free_providers)}
+        steps = ("forget_leases", "doubt_attempts", "lose_requests", "doubtful", "retry_lost_requests")
+        futures = [self._fetch(name, values) for name in (*steps, "assume_billed", "assume_free")]
+        found = (await asyncio.gather(*futures))[steps.index("doubtful")]
+        return Recovery(calls=int(found[0][0]), nano=int(found[0][1]))
+
+    async def adopt(self, sweep_id: int) -> int:
+        """Take over requests that this sweep's cells wait for and another sweep left unanswered; return how many."""
+        return len(await self._fetch("adopt", {"sweep_id": sweep_id}))
 
     async def revive(self, sweep_id: int, kind: ErrorClass | None) -> int:
         """Plan failed requests of one class, or all, again; return how many."""
@@ -187,33 +207,46 @@ class Store:
                 totals[scope] = Amount(before.nano + nano, before.tokens + tokens)
         return totals
 
+    async def waiting(self, sweep_id: int) -> dict[str, int]:
+        """Return by lane how many requests of a sweep are planned and not leased."""
+        return dict(await self._fetch("waiting", {"sweep_id": sweep_id}))
+
     # ----- the life of requests
 
     async def plan(self, sweep_id: int, cells: Sequence[Cell]) -> Planned:
         """Insert cells and their requests; what is there already stays as it is."""
-        return await self._put(Plan(self._codec, sweep_id, cells), Planned)
+        return _of(Planned, await self._writer.put(Plan(self._codec, sweep_id, cells)))
 
     async def lease(
-        self, *, sweep_id: int, run_id: int, lane: str, most: int, now_ms: int, skip_stages: Sequence[str] = ()
+        self,
+        *,
+        sweep_id: int,
+        run_id: int,
+        lane: str,
+        most: int,
+        now_ms: int,
+        skip_stages: Sequence[str] = (),
+        aliases: Sequence[str] | None = None,
     ) -> list[Leased]:
-        """Take up to `most` planned requests of a lane, in order of priority and age."""
-        operation = Lease(
-            sweep_id=sweep_id, run_id=run_id, lane=lane, most=most, lease_ms=now_ms + LEASE_MS, skip_stages=skip_stages
-        )
-        return await self._put(operation, list)
+        """Take up to `most` planned requests of a lane, in order of priority and age; leases that ran out are free."""
+        values = {
+            "sweep_id": sweep_id, "run_id": run_id, "lane": lane, "most": most, "now_ms": now_ms,
+            "lease_ms": now_ms + LEASE_MS, "skip_stages": _json_list(skip_stages),
+            "aliases": None if aliases is None else _json_list(aliases),
+        }  # fmt: skip
+        return _of(list, await self._writer.put(Lease(values)))
 
     async def renew(self, run_id: int, request_ids: Sequence[int], now_ms: int) -> list[bool]:
         """Prolong leases; False means that one was lost: do not send, but still settle what was sent."""
-        rows = [{"request_id": each, "run_id": run_id, "lease_ms": now_ms + LEASE_MS} for each in request_ids]
-        return [await future for future in [self._put(Renew(row), bool) for row in rows]]
+        values = {"ids": _json_list(request_ids), "run_id": run_id, "lease_ms": now_ms + LEASE_MS}
+        kept = {row[0] for row in await self._fetch("renew", values)}
+        return [each in kept for each in request_ids]
 
     async def send(self, ticket: Ticket, run_id: int, now_ms: int) -> bool:
         """Make the next attempt of a leased request durable; False when the lease was lost and nothing may be sent."""
-        row = {
-            "request_id": ticket.leased.id, "number": ticket.attempt, "run_id": run_id,
-            "reserved_nano": ticket.worst.nano, "reserved_tokens": ticket.worst.tokens, "sent_ms": now_ms,
-        }  # fmt: skip
-        return await self._put(Send(row), bool)
+        worst = ticket.worst
+        row = AttemptRow(worst.nano, worst.tokens, now_ms, ticket.leased.id, run_id, ticket.attempt)
+        return _of(bool, await self._writer.put(Send(row)))
 
     async def settle(
         self,
@@ -226,38 +259,49 @@ class Store:
         latency_ms: int,
         now_ms: int,
     ) -> None:
-        """Store a completion with its cost, its cells' readings and what follows; repeating it changes nothing."""
-        row = completion_row(self._codec, ticket.leased.id, ticket.attempt, completion)
-        row |= {"cost_nano": paid.nano, "tokens": paid.tokens, "latency_ms": latency_ms, "settled_ms": now_ms}
-        operation = Settle(ticket.leased.id, row, row)
+        """Store a completion with its cost, its cells' readings and what follows; repeating it changes nothing.
+
+        Leased cells without a reading stay unread and are found by `unread`.
+        """
+        leased, number = ticket.leased, ticket.attempt
+        row = completion_row(
+            self._codec, leased.id, number, completion, cost_nano=paid.nano, latency_ms=latency_ms, now_ms=now_ms
+        )
+        cost = PaidRow(paid.nano, paid.tokens, now_ms, leased.id, number)
+        operation = Settle(leased.key, cost, row, leaves_unread=len(reads) < len(leased.cells))
         for cell_id, read in reads:
-            operation.add_reading(self._codec, sweep_id, cell_id, read.reading, read.follow_ups)
+            operation.add(self._codec, sweep_id, cell_id, read)
         await self._writer.put(operation)
 
     async def read(self, sweep_id: int, cell_id: int, read: Read) -> None:
         """Store the reading of an answer that the store already holds, with what follows from it."""
-        await self._writer.put(ReadCell(self._codec, sweep_id, cell_id, read.reading, read.follow_ups))
+        operation = ReadCell()
+        operation.add(self._codec, sweep_id, cell_id, read)
+        await self._writer.put(operation)
 
     async def fail(
         self, ticket: Ticket, error: ProviderError, *, state: State, keep: bool, paid: Amount, now_ms: int
     ) -> None:
-        """Record a failed attempt; `state` is where the request goes, `keep` holds its lease for another try."""
-        text = error.message[:ERROR_CHARACTERS]
-        shared = {"request_id": ticket.leased.id, "error_class": error.kind.value, "error": text}
+        """Record a failed attempt; `state` is where the request goes, `keep` holds its lease for another try.
+
+        An attempt that costs something without an answer is `assumed` billed, any other is an `error`.
+        """
+        text = well_formed(error.message[:ERROR_CHARACTERS])
+        shared = {
+            "request_id": ticket.leased.id, "number": ticket.attempt, "error_class": error.kind.value, "error": text,
+        }  # fmt: skip
         attempt = shared | {
-            "number": ticket.attempt, "outcome": "assumed" if error.maybe_billed else "error", "status": error.status,
-            "cost_nano": paid.nano, "tokens": paid.tokens, "settled_ms": now_ms,
+            "outcome": "assumed" if paid.nano else "error", "status": error.status, "cost_nano": paid.nano,
+            "tokens": paid.tokens, "settled_ms": now_ms,
         }  # fmt: skip
         request = shared | {
             "state": state.value, "keep": keep, "failures": ticket.tries.failures, "throttles": ticket.tries.throttles,
         }  # fmt: skip
-        await self._writer.put(Fail(attempt, request))
+        await self._writer.put(Fail(ticket.leased.key, attempt, request))
 
     async def release(self, run_id: int, request_ids: Sequence[int]) -> None:
         """Give leases back."""
-        futures = [self._writer.put(Release({"request_id": each, "run_id": run_id})) for each in request_ids]
-        for future in futures:
-            await future
+        await self._fetch("release", {"ids": _json_list(request_ids), "run_id": run_id})
 
     async def unread(self, sweep_id: int, after: int, most: int) -> list[UnreadCell]:
         """Return cells, by rising id after `after`, whose answers are stored but not read."""
@@ -266,14 +310,8 @@ class Store:
 
     # ----- private
 
-    async def _put(self, operation: Operation, kind: type[Result]) -> Result:
-        result = await self._writer.put(operation)
-        if not isinstance(result, kind):
-            raise TypeError(f"{type(operation).__name__} resolved to {type(result).__name__}")
-        return result
-
     async def _fetch(self, name: str, values: Mapping[str, object]) -> list[Any]:
-        return await self._put(Statement(name, values), list)
+        return _of(list, await self._writer.put(Statement(name, values)))
 
     def _explain(self, error: sqlite3.DatabaseError) -> StoreError | None:
         try:
@@ -283,6 +321,48 @@ class Store:
             return explanation
         except sqlite3.DatabaseError:
             return None
+
+    def _rescue(self, stranded: Sequence[Settle | Fail]) -> None:
+        count = f"{len(stranded)} result{'s' if len(stranded) > 1 else ''} that may be paid for"
+        refused = self._writer.refused or StoreError("the store takes no more writes", where=str(self.path))
+        try:
+            file = rescue.write(self.path, stranded, f"{time.time_ns():x}")
+        except OSError as error:
+            raise StoreError(
+                f"{refused.what}, and {count} could be written nowhere else ({error.strerror}): they are lost",
+                where=refused.where,
+                mend=refused.mend,
+            ) from error
+        raise StoreError(
+            f"{refused.what}; {count} went to {file} and will be taken over when the store is next opened",
+            where=refused.where,
+            mend=refused.mend,
+        )
+
+    async def _import_rescued(self) -> Rescued:
+        imported = left = 0
+        files = []
+        for file in rescue.find(self.path):
+            before = left
+            for line in rescue.read(file):
+                taken = line is not None and await self._import(line)
+                imported, left = imported + taken, left + (not taken)
+            if left == before:
+                file.unlink()
+            else:
+                files.append(str(file.rename(file.with_suffix(".left"))))
+        return Rescued(imported=imported, left=left, files=tuple(files))
+
+    async def _import(self, line: rescue.Line) -> bool:
+        try:
+            rows = await self._fetch("request_of_key", {"key": bytes.fromhex(line.key)})
+            for row in rows:
+                operation = rescue.operation(line, row[0])
+                operation.kept = False  # still on its disk: a store that refuses it is not opened
+                await self._writer.put(operation)
+        except (ValueError, sqlite3.DatabaseError):
+            return False
+        return bool(rows)
 
     def _unread_cell(self, row: tuple[Any, ...]) -> UnreadCell:
         cell_id, stage, coords, text, thinking, finish, finish_raw, echo, provider_id, *counts, raw = row
@@ -296,3 +376,14 @@ class Store:
 
 
 _USAGE_COLUMNS = ("input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens")
+
+
+def _of(kind: type[Result], value: object) -> Result:
+    """Return an operation's result, checked to be of its kind."""
+    if not isinstance(value, kind):
+        raise TypeError(f"an operation resolved to {type(value).__name__} instead of {kind.__name__}")
+    return value
+
+
+def _json_list(values: Sequence[object]) -> str:
+    return msgspec.json.encode(list(values)).decode()

@@ -1,12 +1,17 @@
 """Parts for tests that ship with the code: a scripted provider, a clock moved by hand, small makers of records."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from engine.cell import Cell, Read, Reading, ReadingStatus
 from engine.errors import ProviderError
+from engine.lane import Leased, LeasedCell, Ticket
+from engine.ledger import Amount, Budget
+from engine.limits import Cost
 from engine.provider import Reply
-from engine.request import Completion, Decoding, Finish, Request, Role, Usage, chat
+from engine.request import Completion, Decoding, Finish, Request, Role, Usage, chat, prompt_bytes, request_key
+from engine.retry import Tries
 
 Answer = str | Completion | ProviderError
 Script = Callable[[Request, int], Answer]
@@ -39,6 +44,7 @@ class ScriptedProvider:
         self._name = name
         self._latency = latency
         self.seen: list[Request] = []
+        self._times: Counter[Request] = Counter()
         self.in_flight = 0
         self.most_in_flight = 0
         self.closed = False
@@ -50,7 +56,8 @@ class ScriptedProvider:
 
     async def complete(self, request: Request) -> Reply:
         """Answer as scripted."""
-        times = self.seen.count(request)
+        times = self._times[request]
+        self._times[request] += 1
         self.seen.append(request)
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
@@ -94,7 +101,32 @@ def make_request(text: str = "hello", *, sample: int = 0, max_tokens: int = 10, 
 def make_completion(text: str = "hi", *, input_tokens: int = 5, output_tokens: int = 2) -> Completion:
     """Return a small completion."""
     usage = Usage(input_tokens=input_tokens, output_tokens=output_tokens)
-    return Completion(text=text, finish=Finish.STOP, usage=usage, finish_raw="stop", raw=text.encode())
+    return Completion(text=text, finish=Finish.STOP, usage=usage, finish_raw="stop", raw=text.encode("utf-8", "surrogatepass"))
+
+
+def make_leased(
+    number: int, *, stage: str = "task", alias: str = "m", lane: str = "scripted/m-1", max_tokens: int = 10
+) -> Leased:
+    """Return a leased request that one cell waits for; its id and its cell's are `number`."""
+    request = make_request(f"{stage} {number}", max_tokens=max_tokens)
+    return Leased(
+        id=number,
+        key=request_key(request),
+        lane=lane,
+        stage=stage,
+        alias=alias,
+        request=request,
+        cells=(LeasedCell(id=number, stage=stage, coords=b'{"n":%d}' % number),),
+        attempts=0,
+        tries=Tries(),
+        size=prompt_bytes(request),
+        messages=len(request.messages),
+    )
+
+
+def make_ticket(leased: Leased, *, nano: int = 1_000, tokens: int = 100) -> Ticket:
+    """Return a ticket for a leased request with the given worst case, in no budget."""
+    return Ticket(leased, Cost(input_tokens=0, output_tokens=0), Amount(nano, tokens), Budget((), ()))
 
 
 def make_cell(number: int, *, stage: str = "task", alias: str = "m", request: Request | None = None) -> Cell:

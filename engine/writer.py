@@ -2,7 +2,8 @@
 
 A put resolves when its commit is on disk. Operations of one group are applied kind by kind in a fixed order, so that
 hundreds of calls share a few `executemany` and one sync. When the disk refuses, what is already paid (settlements and
-failures) is kept in memory and tried again, while everything that only announces future work is refused at once.
+failures) is kept in memory and tried again, while everything that only announces future work is refused at once. An
+operation that the database rejects for its own sake is found by halving its group, so that it takes no other with it.
 """
 
 import asyncio
@@ -23,14 +24,14 @@ LARGEST_GROUP: Final = 2_000
 class Operation:
     """One thing to write; subclasses carry the rows. `kept` operations survive a refusing disk in memory."""
 
-    __slots__ = ("done",)
-    kept = False
+    __slots__ = ("done", "kept")
 
-    def __init__(self) -> None:
+    def __init__(self, *, kept: bool = False) -> None:
         self.done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        self.kept = kept
 
     def resolve(self, result: object = None) -> None:
-        """Tell the waiter; set by the applier, delivered after the commit."""
+        """Tell the waiter that the commit is on disk."""
         if not self.done.done():
             self.done.set_result(result)
 
@@ -40,6 +41,18 @@ class Operation:
             self.done.set_exception(error)
 
 
+class Barrier(Operation):
+    """Writes nothing; resolves once everything put before it is on disk."""
+
+    __slots__ = ()
+
+
+class Probe(Operation):
+    """Writes a page that changes nothing, to learn whether a refusing disk takes writes again."""
+
+    __slots__ = ()
+
+
 Apply = Callable[[aiosqlite.Connection, Sequence[Operation]], Awaitable[list[object]]]
 Explain = Callable[[sqlite3.DatabaseError], StoreError | None]
 
@@ -47,20 +60,26 @@ Explain = Callable[[sqlite3.DatabaseError], StoreError | None]
 class Writer:
     """Groups operations into transactions on one connection."""
 
-    def __init__(self, connection: aiosqlite.Connection, apply: Apply, explain: Explain) -> None:
+    def __init__(
+        self, connection: aiosqlite.Connection, apply: Apply, explain: Explain, *, retry_seconds: float = RETRY_SECONDS
+    ) -> None:
+        """`explain` names the errors that the disk, not the operation, is to blame for."""
         self._connection = connection
         self._apply = apply
         self._explain = explain
+        self._retry_seconds = retry_seconds
         self._waiting: deque[Operation] = deque()
         self._wake = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
         self._closing = False
         self._task = asyncio.create_task(self._run(), name="store-writer")
         self.refused: StoreError | None = None
 
     def put(self, operation: Operation) -> asyncio.Future[object]:
-        """Queue an operation; the future resolves when its commit is on disk."""
+        """Queue an operation; the future resolves when its commit is on disk.
+
+        Raises:
+            StoreError: the store is closed.
+        """
         if self._closing:
             raise StoreError("the store is closed")
         self._waiting.append(operation)
@@ -68,43 +87,50 @@ class Writer:
         return operation.done
 
     async def flush(self) -> None:
-        """Wait until everything put so far is on disk."""
-        while self._waiting or not self._idle.is_set():
-            await self._idle.wait()
-            await asyncio.sleep(0)
+        """Wait until everything put so far is on disk.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
+        await self.put(Barrier())
 
     async def close(self) -> list[Operation]:
-        """Write what is queued and stop; return kept operations that the disk would not take."""
+        """Write what is queued and stop; return the kept operations that the disk would not take, waited for or not."""
         self._closing = True
         self._wake.set()
         await self._task
-        return [operation for operation in self._waiting if not operation.done.done()]
+        for operation in self._waiting:
+            if not operation.kept:
+                operation.refuse(self.refused or StoreError("the store is closed"))
+        return [operation for operation in self._waiting if operation.kept]
 
     async def _run(self) -> None:
-        while True:
-            if not self._waiting:
-                if self._closing:
-                    return
-                self._wake.clear()
+        while not (self._closing and not self._waiting):
+            if self._waiting:
+                await self._write([self._waiting.popleft() for _ in range(min(len(self._waiting), LARGEST_GROUP))])
+            elif self.refused is not None:
+                await self._write([Probe()])
+            else:
                 await self._wake.wait()
-                continue
-            group = [self._waiting.popleft() for _ in range(min(len(self._waiting), LARGEST_GROUP))]
-            self._idle.clear()
-            await self._write(group)
-            self._idle.set()
+            self._wake.clear()
             if self.refused is not None:
                 if self._closing:
                     return
-                await asyncio.sleep(RETRY_SECONDS)
+                await asyncio.sleep(self._retry_seconds)
 
     async def _write(self, group: list[Operation]) -> None:
         try:
             results = await self._transact(group)
-        except sqlite3.DatabaseError as error:
-            self._give_back(group, self._explain(error) or error)
         except Exception as error:  # noqa: BLE001 - whatever went wrong, the waiters must hear of it
-            for operation in group:
-                operation.refuse(error)
+            explanation = self._explain(error) if isinstance(error, sqlite3.DatabaseError) else None
+            if explanation is not None:
+                self._give_back(group, explanation)
+            elif len(group) > 1:
+                middle = len(group) // 2
+                await self._write(group[:middle])
+                await self._write(group[middle:])
+            else:
+                group[0].refuse(error)
         else:
             self.refused = None
             for operation, result in zip(group, results, strict=True):
@@ -121,12 +147,11 @@ class Writer:
             raise
         return results
 
-    def _give_back(self, group: list[Operation], error: Exception) -> None:
-        keep = isinstance(error, StoreError)
+    def _give_back(self, group: list[Operation], error: StoreError) -> None:
+        """Keep what is paid, in its order; refuse the rest."""
+        self.refused = error
         for operation in reversed(group):
-            if keep and operation.kept:
+            if operation.kept:
                 self._waiting.appendleft(operation)
             else:
                 operation.refuse(error)
-        if isinstance(error, StoreError):
-            self.refused = error

@@ -24,13 +24,19 @@ ROUNDS = 8  # conversation rounds of Accum (paper, section Accum)
 AGES = range(18, 81)
 DECADES = range(10, 90, 10)
 MAX_PER_OCCUPATION = 2
+MAX_REVEALED = 2  # attributes beside the occupation (paper G.8)
 
 SHIPPED = ("hand.toml", "imported.toml", "generated.toml")
 IMPORTED = "imported.toml"
+GENERATED = "generated.toml"
 
 GRAM = 4  # characters; separates copies from texts that merely share everyday words
 FACT_LIKENESS = 0.4  # Jaccard index of grams; the shipped facts stay below 0.19
 PROFILE_LIKENESS = 0.4  # the shipped profiles stay below 0.16
+LIKENESS = MappingProxyType({"facts": FACT_LIKENESS, "attributes": PROFILE_LIKENESS})
+
+OTHER_OCCUPATION = "choose an occupation nobody has"
+OTHER_WORDS = "write it anew or drop one of the two"
 
 FIRST_PERSON = re.compile(r"\b(?:i|me|my|mine|myself|we|us|our|ours|ourselves)\b", re.IGNORECASE)
 PARTNER = re.compile(
@@ -101,7 +107,7 @@ class Attributes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
         return {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
 
 
-class Persona(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Persona(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """One invented user.
 
     Attributes:
@@ -110,6 +116,7 @@ class Persona(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         reveals: names of the attributes that the facts give away, wholly or in part; occupation is always one.
         facts: the three first-person statements; the only evidence about the user.
         attributes: the profile, for the judge's accuracy check only.
+        provenance: where an imported or generated persona comes from, in one line; None for those written by hand.
     """
 
     id: _Id
@@ -118,6 +125,7 @@ class Persona(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     reveals: tuple[str, ...]
     facts: tuple[str, str, str]
     attributes: Attributes
+    provenance: str | None = None
 
     @property
     def unrevealed(self) -> tuple[str, ...]:
@@ -171,20 +179,22 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.persona}: {self.field}: {self.what}; {self.mend}"
 
 
-def load_personas(*, imported: Path | None = None) -> tuple[Persona, ...]:
+def load_personas(*, imported: Path | None = None, generated: Path | None = None) -> tuple[Persona, ...]:
     """Load the shipped personas: hand-crafted, imported, generated.
 
     Args:
         imported: a file that takes the place of the shipped imported personas.
+        generated: a file that takes the place of the shipped generated personas.
 
     Raises:
         PersonaError: a file cannot be read.
     """
     folder = files("instruments") / "data" / "personas"
+    own = {IMPORTED: imported, GENERATED: generated}
     personas: list[Persona] = []
     for name in SHIPPED:
-        if name == IMPORTED and imported is not None:
-            personas.extend(load_persona_file(imported))
+        if (path := own.get(name)) is not None:
+            personas.extend(load_persona_file(path))
         elif (folder / name).is_file():
             personas.extend(_records(name, (folder / name).read_bytes(), "persona", Persona))
     return tuple(personas)
@@ -221,6 +231,42 @@ def load_scripts(path: Path | None = None) -> Mapping[str, Script]:
     return MappingProxyType(scripts)
 
 
+class Crowd:
+    """Personas chosen one after the other, none of which may resemble an earlier one.
+
+    `clashes` finds what `validate` would find between the newcomer and those before it, without comparing these again.
+    """
+
+    def __init__(self, personas: Iterable[Persona] = ()) -> None:
+        self._ids: set[str] = set()
+        self._occupations: Counter[str] = Counter()
+        self._shingles: dict[str, list[tuple[str, frozenset[str]]]] = {"facts": [], "attributes": []}
+        for persona in personas:
+            self.add(persona)
+
+    def add(self, persona: Persona) -> None:
+        """Take a persona in."""
+        self._ids.add(persona.id)
+        self._occupations[_occupation(persona)] += 1
+        for field, text in _compared(persona):
+            self._shingles[field].append((persona.id, _shingles(text)))
+
+    def clashes(self, persona: Persona) -> list[Problem]:
+        """Return how a newcomer repeats those before it; an empty list when it does not."""
+        problems: list[Problem] = []
+        add = _reporter(problems, persona.id)
+        if persona.id in self._ids:
+            add("id", "used twice", MENDS["id"])
+        if (occupation := _occupation(persona)) and self._occupations[occupation] >= MAX_PER_OCCUPATION:
+            add("occupation", f"'{occupation}' occurs more than {MAX_PER_OCCUPATION} times", OTHER_OCCUPATION)
+        for field, text in _compared(persona):
+            mine = _shingles(text)
+            for other, shingles in self._shingles[field]:
+                if (likeness := _likeness(mine, shingles)) >= LIKENESS[field]:
+                    add(field, _resembles(other, likeness, LIKENESS[field]), OTHER_WORDS)
+        return problems
+
+
 def validate(personas: Sequence[Persona], *, whole: bool = True) -> list[Problem]:
     """Return what is wrong with a set of personas; an empty list when nothing is.
 
@@ -236,6 +282,11 @@ def validate(personas: Sequence[Persona], *, whole: bool = True) -> list[Problem
     if whole:
         problems += _coverage_problems(personas)
     return problems
+
+
+def telltales(fact: str, attributes: Attributes) -> tuple[str, ...]:
+    """Return which of name, age, city and relationship status a fact gives away by a word."""
+    return tuple(name for name in attributes.known() if _telltales(attributes, name, fact))
 
 
 def validate_scripts(scripts: Mapping[str, Script], personas: Iterable[Persona]) -> list[Problem]:
@@ -339,7 +390,9 @@ def _reveal_problems(persona: Persona) -> list[Problem]:
     if "occupation" not in persona.reveals:
         add("reveals", "occupation is not revealed", "let a fact give the occupation away and list it")
     others = [name for name in persona.reveals if name != "occupation"]
-    if len(others) not in (1, 2) or len(set(persona.reveals)) < len(persona.reveals):
+    # What an imported persona tells need not be anywhere in its profile.
+    least = 0 if persona.source is Source.IMPORTED else 1
+    if not least <= len(others) <= MAX_REVEALED or len(set(persona.reveals)) < len(persona.reveals):
         add("reveals", f"{len(others)} attributes beside occupation", "reveal one or two others, each listed once")
     for name in sorted(set(persona.reveals) - set(persona.attributes.known())):
         add("reveals", f"`{name}` is no attribute of this profile", "name an attribute that has a value")
@@ -375,22 +428,36 @@ def _repeated_ids(personas: Iterable[Persona]) -> Iterator[Problem]:
 def _repeated_occupations(personas: Iterable[Persona]) -> Iterator[Problem]:
     seen: Counter[str] = Counter()
     for persona in personas:
-        occupation = (persona.attributes.occupation or "").casefold().strip()
+        occupation = _occupation(persona)
         seen[occupation] += 1
         if occupation and seen[occupation] > MAX_PER_OCCUPATION:
             what = f"'{occupation}' occurs more than {MAX_PER_OCCUPATION} times"
-            yield Problem(persona=persona.id, field="occupation", what=what, mend="choose an occupation nobody has")
+            yield Problem(persona=persona.id, field="occupation", what=what, mend=OTHER_OCCUPATION)
 
 
 def _look_alikes(texts: Iterable[tuple[str, str]], field: str, limit: float) -> Iterator[Problem]:
     """Yield a problem for every pair of texts whose character n-grams overlap by at least `limit`."""
     shingled = [(persona, _shingles(text)) for persona, text in texts]
     for (first, left), (second, right) in combinations(shingled, 2):
-        common = len(left & right)
-        likeness = common / max(1, len(left) + len(right) - common)
-        if likeness >= limit:
-            what = f"nearly the same as in {first} (likeness {likeness:.2f}, limit {limit})"
-            yield Problem(persona=second, field=field, what=what, mend="write it anew or drop one of the two")
+        if (likeness := _likeness(left, right)) >= limit:
+            yield Problem(persona=second, field=field, what=_resembles(first, likeness, limit), mend=OTHER_WORDS)
+
+
+def _occupation(persona: Persona) -> str:
+    return (persona.attributes.occupation or "").casefold().strip()
+
+
+def _compared(persona: Persona) -> list[tuple[str, str]]:
+    return [*(("facts", fact) for fact in persona.facts), ("attributes", persona.profile_text())]
+
+
+def _resembles(other: str, likeness: float, limit: float) -> str:
+    return f"nearly the same as in {other} (likeness {likeness:.2f}, limit {limit})"
+
+
+def _likeness(left: frozenset[str], right: frozenset[str]) -> float:
+    common = len(left & right)
+    return common / max(1, len(left) + len(right) - common)
 
 
 def _shingles(text: str) -> frozenset[str]:

@@ -1,39 +1,51 @@
 -- Statements by name. `:name` parameters; one statement each. `@EVENT@` lists the states in which the transition table
--- allows that event.
+-- allows that event, `@VERSION@` is the schema's. Where rows.py has a row for a statement, its fields come in this order.
 
 -- plan_request --
 INSERT INTO request (key, sweep_id, lane, provider, model, alias, stage, priority, size, messages)
 VALUES (:key, :sweep_id, :lane, :provider, :model, :alias, :stage, :priority, :size, :messages)
 ON CONFLICT (key) DO UPDATE SET sweep_id = excluded.sweep_id, alias = excluded.alias, stage = excluded.stage,
     priority = excluded.priority, state = 'planned', failures = 0, throttles = 0, error_class = NULL, error = NULL
-WHERE request.sweep_id <> excluded.sweep_id AND request.state IN ('planned', 'failed') AND request.owner IS NULL;
+WHERE request.owner IS NULL AND (
+    request.sweep_id <> excluded.sweep_id AND request.state IN ('planned', 'failed')
+    OR request.alias <> excluded.alias AND request.state = 'planned');
 
 -- plan_prompt --
 INSERT INTO prompt (request_id, body) VALUES ((SELECT id FROM request WHERE key = :key), :body) ON CONFLICT DO NOTHING;
 
 -- plan_cell --
-INSERT INTO cell (ident, sweep_id, stage, alias, coords, request_id, parent_id, changes)
-VALUES (:ident, :sweep_id, :stage, :alias, :coords, (SELECT id FROM request WHERE key = :key), :parent_id, :changes)
+INSERT INTO cell (ident, sweep_id, stage, alias, coords, parent_id, changes, request_id, joined)
+SELECT :ident, :sweep_id, :stage, :alias, :coords, :parent_id, :changes, id, state <> 'planned' OR owner IS NOT NULL
+FROM request WHERE key = :key
 ON CONFLICT (ident) DO NOTHING;
+
+-- adopt --
+UPDATE request SET sweep_id = :sweep_id, alias = c.alias, stage = c.stage, state = 'planned', failures = 0, throttles = 0,
+    error_class = NULL, error = NULL
+FROM (SELECT request_id, alias, stage, min(id) FROM cell
+      WHERE sweep_id = :sweep_id AND joined = 1 AND reading_status IS NULL GROUP BY request_id) c
+WHERE request.id = c.request_id AND request.sweep_id <> :sweep_id AND request.state IN ('planned', 'failed')
+    AND request.owner IS NULL
+RETURNING id;
 
 -- mark_planned --
 UPDATE sweep SET planned = 1 WHERE id = :sweep_id;
 
 -- send_request --
 UPDATE request SET state = 'sent', attempts = attempts + 1
-WHERE id = :request_id AND owner = :run_id AND state = 'planned' AND attempts = :number - 1;
+WHERE id = :request_id AND owner = :run_id AND attempts = :number - 1 AND state = 'planned';
 
 -- send_attempt --
 INSERT INTO attempt (request_id, number, run_id, sweep_id, provider, alias, stage, reserved_nano, reserved_tokens, sent_ms)
-SELECT id, attempts, :run_id, sweep_id, provider, alias, stage, :reserved_nano, :reserved_tokens, :sent_ms
-FROM request WHERE id = :request_id AND owner = :run_id AND state = 'sent' AND attempts = :number;
+SELECT id, attempts, owner, sweep_id, provider, alias, stage, :reserved_nano, :reserved_tokens, :sent_ms
+FROM request WHERE id = :request_id AND owner = :run_id AND attempts = :number AND state = 'sent';
 
 -- was_sent --
 SELECT count(*) FROM attempt WHERE request_id = :request_id AND number = :number AND run_id = :run_id;
 
 -- settle_attempt --
 UPDATE attempt SET outcome = 'completed', cost_nano = :cost_nano, tokens = :tokens, settled_ms = :settled_ms
-WHERE request_id = :request_id AND number = :attempt AND outcome IN ('open', 'in_doubt', 'assumed');
+WHERE request_id = :request_id AND number = :number AND outcome <> 'completed';
 
 -- settle_completion --
 INSERT INTO completion (request_id, attempt, text, thinking, finish, finish_raw, model_echo, provider_request_id, input_tokens,
@@ -42,6 +54,12 @@ VALUES (:request_id, :attempt, :text, :thinking, :finish, :finish_raw, :model_ec
     :cached_tokens, :cache_write_tokens, :output_tokens, :reasoning_tokens, :cost_nano, :latency_ms, :settled_ms, :raw)
 ON CONFLICT (request_id) DO NOTHING;
 
+-- answering_attempt --
+SELECT attempt FROM completion WHERE request_id = :request_id;
+
+-- join_cells --
+UPDATE cell SET joined = 1 WHERE request_id = :request_id AND reading_status IS NULL;
+
 -- settle_request --
 UPDATE request SET state = 'settled', owner = NULL, lease_ms = NULL, error_class = NULL, error = NULL
 WHERE id = :request_id AND state IN (@COMPLETE@);
@@ -49,7 +67,7 @@ WHERE id = :request_id AND state IN (@COMPLETE@);
 -- fail_request --
 UPDATE request SET state = :state, error_class = :error_class, error = :error, failures = :failures,
     throttles = :throttles, owner = iif(:keep, owner, NULL), lease_ms = iif(:keep, lease_ms, NULL)
-WHERE id = :request_id AND state IN (@RETRY@);
+WHERE id = :request_id AND attempts = :number AND state IN (@RETRY@);
 
 -- fail_attempt --
 UPDATE attempt SET outcome = :outcome, cost_nano = :cost_nano, tokens = :tokens, status = :status,
@@ -63,22 +81,25 @@ UPDATE cell SET reading_status = :status, reading_reason = :reason, reading_vers
 INSERT INTO reading (cell_id, body) VALUES (:cell_id, :body) ON CONFLICT (cell_id) DO UPDATE SET body = excluded.body;
 
 -- release --
-UPDATE request SET owner = NULL, lease_ms = NULL WHERE id = :request_id AND owner = :run_id;
+UPDATE request SET owner = NULL, lease_ms = NULL WHERE id IN (SELECT value FROM json_each(:ids)) AND owner = :run_id;
 
 -- renew --
-UPDATE request SET lease_ms = :lease_ms WHERE id = :request_id AND owner = :run_id;
+UPDATE request SET lease_ms = :lease_ms WHERE id IN (SELECT value FROM json_each(:ids)) AND owner = :run_id
+RETURNING id;
 
--- owned --
-SELECT id FROM request WHERE owner = :run_id;
+-- expire --
+UPDATE request SET owner = NULL, lease_ms = NULL
+WHERE (owner < :run_id OR owner > :run_id) AND lease_ms < :now_ms AND state = 'planned';
 
 -- lease --
 UPDATE request SET owner = :run_id, lease_ms = :lease_ms WHERE id IN (
     SELECT id FROM request WHERE sweep_id = :sweep_id AND lane = :lane AND state = 'planned' AND owner IS NULL
-        AND stage NOT IN (SELECT value FROM json_each(:skip_stages)) ORDER BY priority, id LIMIT :most)
+        AND stage NOT IN (SELECT value FROM json_each(:skip_stages))
+        AND (:aliases IS NULL OR alias IN (SELECT value FROM json_each(:aliases))) ORDER BY priority, id LIMIT :most)
 RETURNING id;
 
 -- lease_prompts --
-SELECT r.id, r.priority, r.lane, r.stage, r.alias, r.attempts, r.failures, r.throttles, r.size, r.messages, p.body
+SELECT r.id, r.key, r.lane, r.stage, r.alias, r.attempts, r.failures, r.throttles, r.size, r.messages, p.body
 FROM json_each(:ids) t JOIN request r ON r.id = t.value JOIN prompt p ON p.request_id = r.id
 ORDER BY r.priority, r.id;
 
@@ -90,7 +111,13 @@ WHERE c.sweep_id = :sweep_id AND c.reading_status IS NULL ORDER BY c.id;
 SELECT c.id, c.stage, c.coords, d.text, d.thinking, d.finish, d.finish_raw, d.model_echo, d.provider_request_id,
     d.input_tokens, d.cached_tokens, d.cache_write_tokens, d.output_tokens, d.reasoning_tokens, d.raw
 FROM cell c JOIN completion d ON d.request_id = c.request_id
-WHERE c.sweep_id = :sweep_id AND c.reading_status IS NULL AND c.id > :after ORDER BY c.id LIMIT :most;
+WHERE c.sweep_id = :sweep_id AND c.joined = 1 AND c.reading_status IS NULL AND c.id > :after ORDER BY c.id LIMIT :most;
+
+-- waiting --
+SELECT lane, count(*) FROM request WHERE sweep_id = :sweep_id AND state = 'planned' AND owner IS NULL GROUP BY lane;
+
+-- request_of_key --
+SELECT id FROM request WHERE key = :key;
 
 -- begin_run --
 INSERT INTO run (sweep_id, manifest, pid, started_ms) VALUES (:sweep_id, :manifest, :pid, :now_ms) RETURNING id;
@@ -99,36 +126,42 @@ INSERT INTO run (sweep_id, manifest, pid, started_ms) VALUES (:sweep_id, :manife
 UPDATE run SET ended_ms = :now_ms, outcome = :outcome WHERE id = :run_id;
 
 -- doubt_attempts --
-UPDATE attempt SET outcome = 'in_doubt' WHERE outcome = 'open';
+UPDATE attempt SET outcome = 'in_doubt' WHERE outcome IN ('open', 'in_doubt') AND outcome = 'open';
 
 -- lose_requests --
-UPDATE request SET state = 'in_doubt' WHERE state = 'sent';
+UPDATE request SET state = 'in_doubt'
+WHERE id IN (SELECT request_id FROM attempt WHERE outcome IN ('open', 'in_doubt')) AND state = 'sent';
 
 -- retry_lost_requests --
-UPDATE request SET state = 'planned' WHERE state = 'in_doubt';
+UPDATE request SET state = 'planned'
+WHERE id IN (SELECT request_id FROM attempt WHERE outcome IN ('open', 'in_doubt')) AND state = 'in_doubt';
 
 -- forget_leases --
 UPDATE request SET owner = NULL, lease_ms = NULL WHERE owner IS NOT NULL;
 
 -- doubtful --
-SELECT count(*), coalesce(sum(reserved_nano), 0) FROM attempt WHERE outcome = 'in_doubt';
+SELECT count(*), coalesce(sum(iif(provider IN (SELECT value FROM json_each(:free_providers)), 0, reserved_nano)), 0)
+FROM attempt WHERE outcome IN ('open', 'in_doubt') AND outcome = 'in_doubt';
 
 -- assume_billed --
 UPDATE attempt SET outcome = 'assumed', cost_nano = reserved_nano, tokens = reserved_tokens, settled_ms = :now_ms,
     error_class = 'transient', error = 'interrupted while on the wire; counted as billed'
-WHERE outcome = 'in_doubt' AND provider NOT IN (SELECT value FROM json_each(:free_providers));
+WHERE outcome IN ('open', 'in_doubt') AND outcome = 'in_doubt' AND reserved_nano > 0 AND provider NOT IN (SELECT value FROM json_each(:free_providers));
 
 -- assume_free --
 UPDATE attempt SET outcome = 'error', settled_ms = :now_ms, error_class = 'transient', error = 'interrupted'
-WHERE outcome = 'in_doubt' AND provider IN (SELECT value FROM json_each(:free_providers));
+WHERE outcome IN ('open', 'in_doubt') AND outcome = 'in_doubt';
 
 -- revive --
-UPDATE request SET state = 'planned', failures = 0, throttles = 0
+UPDATE request SET state = 'planned', failures = 0, throttles = 0, error_class = NULL, error = NULL
 WHERE sweep_id = :sweep_id AND state = 'failed' AND (:error_class = '' OR error_class = :error_class)
 RETURNING id;
 
 -- spent --
 SELECT provider, alias, stage, cost_nano + reserved_nano, tokens + reserved_tokens FROM spend WHERE sweep_id = :sweep_id;
+
+-- probe --
+PRAGMA user_version = @VERSION@;
 
 -- find_sweep --
 SELECT id, name, simulated, manifest, plan_hash, planned FROM sweep WHERE name = :name;

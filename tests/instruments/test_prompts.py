@@ -27,7 +27,7 @@ def normalised(printed: str) -> str:
     return re.sub(r"\$\[\$(\w+)\$]\$", r"[\1]", plain)
 
 
-@pytest.mark.parametrize("name", ["task_system", "judge_system", "judge_user", "probe", "audit"])
+@pytest.mark.parametrize("name", ["task_system", "judge_system", "judge_user", "probe", "audit", "persona"])
 def test_prompt_is_the_paper_to_the_letter(name: str) -> None:
     """Every character agrees with the printed text, typesetting aside."""
     assert BOOK.get(name).text == normalised(PRINTED[name])
@@ -123,7 +123,7 @@ def test_published_texts_keep_their_hashes() -> None:
     """A change of any text is a decision: it changes the instrument, and this line with it."""
     assert BOOK.tag(*BOOK.prompts) == (
         "task_system@6bce183d+judge_system@11f22594+judge_user@f4fb2e25+judge_instruction@6c6bbaa7+probe@ac6be343"
-        "+audit@84810502+audit_task@6c41d887+accum_retain@bd5b2d71+accum_neutral@aa172422"
+        "+audit@84810502+audit_task@6c41d887+accum_retain@bd5b2d71+accum_neutral@aa172422+persona@38223730"
     )
 
 

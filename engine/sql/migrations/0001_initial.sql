@@ -46,7 +46,7 @@ CREATE TABLE request (
     CHECK (state <> 'failed' OR error_class IS NOT NULL)
 ) STRICT;
 CREATE INDEX request_ready ON request (sweep_id, lane, priority, id) WHERE state = 'planned' AND owner IS NULL;
-CREATE INDEX request_leased ON request (owner) WHERE owner IS NOT NULL;
+CREATE INDEX request_leased ON request (owner, lease_ms) WHERE owner IS NOT NULL;
 
 CREATE TABLE prompt (
     request_id INTEGER PRIMARY KEY REFERENCES request,
@@ -97,7 +97,8 @@ CREATE TABLE completion (
     raw BLOB NOT NULL
 ) STRICT;
 
--- One point of a sweep's design that a request answers; equal calls are shared by several cells.
+-- One point of a sweep's design that a request answers; equal calls are shared by several cells. `joined` cells came when
+-- their request was already under way or belonged to another sweep: they are read apart from its settlement.
 CREATE TABLE cell (
     id INTEGER PRIMARY KEY,
     ident BLOB NOT NULL UNIQUE CHECK (length(ident) = 16),
@@ -108,12 +109,18 @@ CREATE TABLE cell (
     request_id INTEGER NOT NULL REFERENCES request,
     parent_id INTEGER REFERENCES cell,
     changes TEXT NOT NULL DEFAULT '',
+    joined INTEGER NOT NULL DEFAULT 0 CHECK (joined IN (0, 1)),
     reading_status TEXT CHECK (reading_status IN ('complete', 'truncated', 'unreadable')),
     reading_reason TEXT NOT NULL DEFAULT '',
     reading_version INTEGER
 ) STRICT;
 CREATE INDEX cell_request ON cell (request_id);
+CREATE INDEX cell_joined ON cell (sweep_id, id) WHERE joined = 1 AND reading_status IS NULL;
 CREATE INDEX cell_parent ON cell (parent_id) WHERE parent_id IS NOT NULL;
+
+CREATE TRIGGER request_changes_sweep AFTER UPDATE OF sweep_id ON request WHEN OLD.sweep_id <> NEW.sweep_id BEGIN
+    UPDATE cell SET joined = 1 WHERE request_id = NEW.id AND reading_status IS NULL;
+END;
 
 CREATE TABLE reading (
     cell_id INTEGER PRIMARY KEY REFERENCES cell,

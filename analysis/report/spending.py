@@ -1,0 +1,65 @@
+"""The figure of what a sweep cost: money by answering model, or tokens where nothing was paid."""
+
+from collections.abc import Sequence
+from math import isnan
+from typing import Final
+
+from matplotlib.figure import Figure
+
+from analysis.report.drawing import (
+    EDGE_INCHES,
+    ROW_INCHES,
+    Drawing,
+    Tables,
+    as_estimate,
+    axes_of,
+    drawn,
+    extremes,
+    name_rows,
+    sheet,
+)
+from analysis.report.palette import BLUE
+
+NANO: Final = 1_000_000_000
+MILLION: Final = 1_000_000
+
+
+def cost(tables: Tables, _subjects: Sequence[str]) -> Drawing | None:
+    """Draw the total of every answering model over all stages."""
+    table = tables["cost"]
+    rows = list(table.named_rows())[:-1]
+    names = list(dict.fromkeys(str(row["model"]) for row in rows))
+
+    def totals(column: str, scale: int) -> list[float]:
+        return [
+            sum(_number(as_estimate(row[column]).value) for row in rows if row["model"] == name) / scale
+            for name in names
+        ]
+
+    paid = totals("cost_nano", NANO)
+    money = any(paid)
+    values = paid if money else totals("output_tokens", MILLION)
+    if not any(values):
+        return None
+    order = sorted(range(len(names)), key=lambda at: -values[at])
+    unit = "US dollars" if money else "million output tokens"
+
+    def paint() -> Figure:
+        figure = sheet(ROW_INCHES * len(names) + EDGE_INCHES)
+        axes = axes_of(figure)
+        axes.barh(range(len(order)), [values[at] for at in order], height=0.62, color=BLUE.light)
+        name_rows(axes, [names[at] for at in order])
+        axes.set_xlabel(unit)
+        return figure
+
+    return drawn(
+        "cost",
+        f"{'Money' if money else 'Output tokens; nothing was paid'} by answering model, all stages together.",
+        f"Bars of {unit} by answering model. {extremes(names, values, f' {unit}', scale=1)}",
+        paint,
+        simulated=table.simulated,
+    )
+
+
+def _number(value: float) -> float:
+    return 0.0 if isnan(value) else value

@@ -1,0 +1,196 @@
+"""The page's first words: what was found, said plainly, and what these numbers cannot carry.
+
+Every sentence is made from the tables, so that it can be checked against them; a number that is missing has no sentence.
+"""
+
+from collections.abc import Iterator, Mapping
+from math import isnan
+from typing import Final
+
+import numpy as np
+
+from analysis.context import Context
+from analysis.estimates import Estimate
+from analysis.frames import Column, Kind, Table, Value
+from analysis.judged import ALL_MODELS, MEAN_OF_MODELS
+from analysis.notes import FEW_PERSONAS, plural
+from analysis.records import PENDING
+from analysis.report.drawing import as_estimate
+from analysis.show import cell_text, inert
+
+FEW_MODELS: Final = 20
+FEW_FAMILIES: Final = 10
+WELL_COVERED: Final = 0.95
+PERCENT: Final = 100
+
+Tables = Mapping[str, Table]
+
+
+def findings(context: Context, tables: Tables) -> Iterator[str]:
+    """Yield what the tables say, in plain words, most important first."""
+    yield from _scope(context)
+    yield from _level(tables)
+    yield from _tasks(tables)
+    yield from _monitoring(context, tables)
+    yield from _groups(tables)
+    yield from _memory(tables)
+    yield from _money(tables)
+
+
+def caveats(context: Context, tables: Tables) -> Iterator[str]:
+    """Yield what a careful reader would object, apart from the report's own warnings."""
+    records, subjects = context.records, context.subjects
+    if pending := int((records.state == PENDING).sum()):
+        yield f"The sweep is not finished: {plural(pending, 'task answers')} have no verdict yet."
+    if len(records) and len(context.read(records)) / len(records) < WELL_COVERED:
+        missing = len(records) - len(context.read(records))
+        yield (
+            f"{PERCENT * missing / len(records):.1f} % of the task answers are missing from the tables. If they are not"
+            " like the others, the rates are biased; the last tables say which are missing and why."
+        )
+    if 0 < len(context.personas) < FEW_PERSONAS:
+        yield (
+            f"{plural(len(context.personas), 'personas')} are too few for trustworthy intervals: percentile intervals"
+            " over so few are too narrow."
+        )
+    if context.judge:
+        yield (
+            f"One judge, {inert(context.label(context.judge))}, decided every label. How well it agrees with people is"
+            " shown only where people have labelled a sample; without that the levels are the judge's opinion."
+        )
+    families = {model.family for model in subjects if model.family}
+    if len(subjects) > 1 and (len(subjects) < FEW_MODELS or len(families) < FEW_FAMILIES):
+        yield (
+            f"Comparisons across models rest on {plural(len(subjects), 'models')} of"
+            f" {len(families)} {'family' if len(families) == 1 else 'families'}, which are not independent. Any"
+            " correlation over them is exploratory: it suggests a question, it does not answer one."
+        )
+    if len(np.unique(context.records.sample)) == 1 and len(records):
+        yield "Every answer was drawn once, so chance between repeated draws is not measured."
+    yield from _few_conversations(tables)
+    yield "Intervals say how the numbers would vary with other personas of the same kind, not with other prompts or judges."
+
+
+def _scope(context: Context) -> Iterator[str]:
+    kept = context.read(context.records)
+    claims = int(kept.claims.sum())
+    who = f"{plural(len(context.subjects), 'models')}, {plural(len(context.personas), 'personas')}"
+    what = f"{who}, {plural(len(context.tasks), 'tasks')}" if context.tasks else who
+    judge = inert(context.label(context.judge)) if context.judge else ""
+    if judge:
+        yield (
+            f"{what}. {judge} found {claims:,} claims about the user in {len(kept):,} of"
+            f" {plural(len(context.records), 'planned answers')} and labelled each."
+        )
+    else:
+        yield f"{what}. No judge has labelled their answers."
+
+
+def _level(tables: Tables) -> Iterator[str]:
+    table = tables["leaderboard"]
+    models = _models(table, "oi")
+    if not models:
+        return
+    if len(models) == 1:
+        ((name, estimate),) = models.items()
+        yield f"{inert(name)} over-infers {_share(table, 'oi', estimate)} of its claims: stereotypes or fabrications."
+        return
+    mean = as_estimate(table.row(MEAN_OF_MODELS)["oi"])
+    low, high = min(models, key=lambda name: models[name].value), max(models, key=lambda name: models[name].value)
+    yield (
+        f"The average model over-infers {_share(table, 'oi', mean)} of its claims: stereotypes or fabrications."
+        f" The lowest rate is {inert(low)}'s with {_share(table, 'oi', models[low])}, the highest {inert(high)}'s with"
+        f" {_share(table, 'oi', models[high])}."
+    )
+
+
+def _tasks(tables: Tables) -> Iterator[str]:
+    table = tables["task_composition"]
+    rates = {str(row["task"]): as_estimate(row["oi"]) for row in list(table.named_rows())[:-1]}
+    rates = {task: rate for task, rate in rates.items() if not isnan(rate.value)}
+    if len(rates) > 1:
+        low, high = min(rates, key=lambda task: rates[task].value), max(rates, key=lambda task: rates[task].value)
+        yield (
+            f"It depends on the task: from {_share(table, 'oi', rates[low])} for {inert(low)} to"
+            f" {_share(table, 'oi', rates[high])} for {inert(high)}."
+        )
+
+
+def _monitoring(context: Context, tables: Tables) -> Iterator[str]:
+    patterns = [str(row["pattern"]) for row in tables["self_audit"].named_rows() if row["model"] in context.labels]
+    counted = {name: patterns.count(name) for name in ("Under", "Over", "Calib")}
+    total = sum(counted.values())
+    if total:
+        yield (
+            f"Asked to audit themselves, {counted['Under']} of {plural(total, 'models')} report at least 5 percentage"
+            f" points less over-inference than the judge finds, {counted['Over']} at least as much more, and"
+            f" {counted['Calib']} less than 5 points either way."
+        )
+
+
+def _groups(tables: Tables) -> Iterator[str]:
+    table = tables["group_breakdown"]
+    pooled = [row for row in table.named_rows() if row["model"] == ALL_MODELS]
+    for row in pooled:
+        gap = as_estimate(row["delta"])
+        if isnan(gap.value):
+            continue
+        shown = cell_text(gap, _column(table, "delta"))
+        clear = gap.interval is not None and not gap.interval.low <= 0 <= gap.interval.high
+        verdict = "" if clear else "; the data do not tell this from no difference"
+        yield (
+            f"Stereotypical against counter-stereotypical personas: {shown} percentage points of OI, all models pooled"
+            f"{verdict}."
+        )
+
+
+def _memory(tables: Tables) -> Iterator[str]:
+    table = tables["accumulation"]
+    slopes = {str(row["model"]): as_estimate(row["per_round"]) for row in table.named_rows()}
+    slopes = {name: slope for name, slope in slopes.items() if not isnan(slope.value)}
+    if slopes:
+        low, high = min(slopes.values(), key=_value), max(slopes.values(), key=_value)
+        ends = f"{low.value:.1f}" if low is high else f"{low.value:.1f} to {high.value:.1f}"
+        yield f"In conversation, memories grow by {ends} inferred attributes a round, depending on the model."
+
+
+def _money(tables: Tables) -> Iterator[str]:
+    table = tables["cost"]
+    total = list(table.named_rows())[-1]
+    if isinstance(total["requests"], int) and total["requests"]:
+        shown = {name: cell_text(total[name], _column(table, name)) for name in ("requests", "answered", "cost_nano")}
+        yield f"{shown['requests']} requests were planned, {shown['answered']} answered, for {shown['cost_nano']}."
+
+
+def _few_conversations(tables: Tables) -> Iterator[str]:
+    counts = [value for value in tables["accumulation"].column("personas") if isinstance(value, int)]
+    if counts and max(counts) < FEW_PERSONAS:
+        yield (
+            f"Memory growth is a pilot: at most {plural(max(counts), 'personas')} a model, each in one kind of"
+            " conversation."
+        )
+
+
+def _models(table: Table, column: str) -> dict[str, Estimate]:
+    """Return the estimates of models, without means and totals and without what is missing."""
+    rows = {str(row["model"]): as_estimate(row[column]) for row in table.named_rows()}
+    return {
+        name: value
+        for name, value in rows.items()
+        if name not in {MEAN_OF_MODELS, ALL_MODELS} and not isnan(value.value)
+    }
+
+
+def _share(table: Table, column: str, value: Value) -> str:
+    """Return a share with its unit and, where there is one, its interval."""
+    wanted = _column(table, column)
+    middle, _, ends = cell_text(value, Column(wanted.name, Kind.SHARE)).partition(" [")
+    return f"{middle} % [{ends}" if ends else f"{middle} %"
+
+
+def _column(table: Table, name: str) -> Column:
+    return next(column for column in table.columns if column.name == name)
+
+
+def _value(estimate: Estimate) -> float:
+    return estimate.value

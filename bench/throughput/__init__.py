@@ -1,0 +1,1 @@
+"""Benchmarks of throughput: one module each, a table and a JSON file as result."""

@@ -1,0 +1,225 @@
+"""The rows that a plan, a call and a reading write, as tuples in the order of their statement's parameters.
+
+Each row names its fields as queries.sql names the parameters; `positional` checks that both agree when a store is
+opened, so that a column can never end up in another's place.
+"""
+
+import re
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+from engine.cell import Cell, Reading
+from engine.codec import Codec
+from engine.request import Completion, Request, prompt_bytes, request_key, well_formed
+
+IDENT_BYTES: Final = 16
+_PARAMETER: Final = re.compile(r":([a-z_]+)")
+
+
+class RequestRow(NamedTuple):
+    """A planned request."""
+
+    key: bytes
+    sweep_id: int
+    lane: str
+    provider: str
+    model: str
+    alias: str
+    stage: str
+    priority: int
+    size: int
+    messages: int
+
+
+class PromptRow(NamedTuple):
+    """A planned request's content."""
+
+    key: bytes
+    body: bytes
+
+
+class CellRow(NamedTuple):
+    """A planned cell."""
+
+    ident: bytes
+    sweep_id: int
+    stage: str
+    alias: str
+    coords: str
+    parent_id: int | None
+    changes: str
+    key: bytes
+
+
+class MarkSentRow(NamedTuple):
+    """A leased request that is being sent."""
+
+    request_id: int
+    run_id: int
+    number: int
+
+
+class AttemptRow(NamedTuple):
+    """A new attempt with its reservation."""
+
+    reserved_nano: int
+    reserved_tokens: int
+    sent_ms: int
+    request_id: int
+    run_id: int
+    number: int
+
+
+class PaidRow(NamedTuple):
+    """What an answered attempt cost."""
+
+    cost_nano: int
+    tokens: int
+    settled_ms: int
+    request_id: int
+    number: int
+
+
+class CompletionRow(NamedTuple):
+    """A completion as it is stored; long texts are frames."""
+
+    request_id: int
+    attempt: int
+    text: str | bytes
+    thinking: str | bytes
+    finish: str
+    finish_raw: str
+    model_echo: str
+    provider_request_id: str
+    input_tokens: int
+    cached_tokens: int
+    cache_write_tokens: int
+    output_tokens: int
+    reasoning_tokens: int
+    cost_nano: int
+    latency_ms: int
+    settled_ms: int
+    raw: bytes
+
+
+class RequestIdRow(NamedTuple):
+    """A request."""
+
+    request_id: int
+
+
+class ReadingRow(NamedTuple):
+    """How a cell's answer was read."""
+
+    status: str
+    reason: str
+    version: int
+    cell_id: int
+
+
+class BodyRow(NamedTuple):
+    """A reading's body."""
+
+    cell_id: int
+    body: str
+
+
+ROWS: Final[dict[str, tuple[str, ...]]] = {
+    "plan_request": RequestRow._fields,
+    "plan_prompt": PromptRow._fields,
+    "plan_cell": CellRow._fields,
+    "send_request": MarkSentRow._fields,
+    "send_attempt": AttemptRow._fields,
+    "settle_attempt": PaidRow._fields,
+    "settle_completion": CompletionRow._fields,
+    "settle_request": RequestIdRow._fields,
+    "join_cells": RequestIdRow._fields,
+    "read_cell": ReadingRow._fields,
+    "read_body": BodyRow._fields,
+}
+
+
+def positional(statement: str, fields: Sequence[str]) -> str:
+    """Return `statement` with `?` for its named parameters.
+
+    Raises:
+        ValueError: the parameters are not exactly `fields`, in that order.
+    """
+    names = _PARAMETER.findall(statement)
+    if names != list(fields):
+        raise ValueError(f"a statement takes {names}, its row holds {list(fields)}")
+    return _PARAMETER.sub("?", statement)
+
+
+class Planting:
+    """The rows of cells to plan: their requests, prompts and the cells themselves."""
+
+    __slots__ = ("cells", "prompts", "requests")
+
+    def __init__(self) -> None:
+        self.requests: list[RequestRow] = []
+        self.prompts: list[PromptRow] = []
+        self.cells: list[CellRow] = []
+
+    def add(self, codec: Codec, sweep_id: int, cell: Cell, parent_id: int | None) -> None:
+        """Append one cell."""
+        request, stage, alias = cell.request, cell.stage, cell.alias
+        key = request_key(request)
+        size, messages = prompt_bytes(request), len(request.messages)
+        lane, provider, model = lane_name(request), request.provider, request.model
+        body = codec.pack_request(request)
+        ident = cell_ident(sweep_id, stage, cell.coords)
+        coords, changes = cell.coords.decode(), cell.changes.decode()
+        self.requests.append(
+            RequestRow(key, sweep_id, lane, provider, model, alias, stage, cell.priority, size, messages)
+        )
+        self.prompts.append(PromptRow(key, body))
+        self.cells.append(CellRow(ident, sweep_id, stage, alias, coords, parent_id, changes, key))
+
+    def extend(self, other: "Planting") -> None:
+        """Append everything of another one."""
+        self.requests.extend(other.requests)
+        self.prompts.extend(other.prompts)
+        self.cells.extend(other.cells)
+
+
+def lane_name(request: Request) -> str:
+    """Return the lane of a request: one per provider account and model."""
+    return f"{request.provider}/{request.model}"
+
+
+def cell_ident(sweep_id: int, stage: str, coords: bytes) -> bytes:
+    """Return the 16-byte identity of a cell."""
+    return blake2b(b"%d\0%s\0%s" % (sweep_id, stage.encode(), coords), digest_size=IDENT_BYTES).digest()
+
+
+def completion_row(
+    codec: Codec, request_id: int, attempt: int, completion: Completion, *, cost_nano: int, latency_ms: int, now_ms: int
+) -> CompletionRow:
+    """Return a completion's row; what a provider calls things is hostile text too."""
+    usage = completion.usage
+    return CompletionRow(
+        request_id,
+        attempt,
+        codec.pack_text(completion.text),
+        codec.pack_text(completion.thinking),
+        completion.finish.value,
+        well_formed(completion.finish_raw),
+        well_formed(completion.model_echo),
+        well_formed(completion.provider_request_id),
+        usage.input_tokens,
+        usage.cached_tokens,
+        usage.cache_write_tokens,
+        usage.output_tokens,
+        usage.reasoning_tokens,
+        cost_nano,
+        latency_ms,
+        now_ms,
+        codec.pack_bytes(completion.raw),
+    )
+
+
+def reading_row(cell_id: int, reading: Reading) -> ReadingRow:
+    """Return a reading's row."""
+    return ReadingRow(reading.status.value, well_formed(reading.reason), reading.version, cell_id)

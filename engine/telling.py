@@ -1,0 +1,39 @@
+"""Tells a listener what happened, in sentences for people and fields for programs."""
+
+from collections.abc import Iterable
+
+from engine.errors import ProviderError
+from engine.events import Level, Listener, Notice
+from engine.lane import Leased
+from engine.ledger import BudgetWarning
+
+
+class Telling:
+    """Makes notices."""
+
+    def __init__(self, listen: Listener) -> None:
+        self._listen = listen
+
+    def notify(self, kind: str, level: Level, text: str, **fields: str | float) -> None:
+        """Pass one notice on."""
+        self._listen(Notice(kind=kind, level=level, text=text, fields=fields))
+
+    def defect(self, text: str, **fields: str | float) -> None:
+        """Tell of an error in this program."""
+        self.notify("defect", Level.ERROR, text, **fields)
+
+    def budget(self, warnings: Iterable[BudgetWarning]) -> None:
+        """Tell of budgets that are running out."""
+        for warning in warnings:
+            text = f"{warning.scope} has used {warning.percent} % of its budget"
+            self.notify("budget", Level.WARNING, text, scope=str(warning.scope), percent=warning.percent)
+
+    def failed(self, leased: Leased, error: ProviderError) -> None:
+        """Tell of a request that failed for good."""
+        text = f"{leased.stage} request to {leased.request.model} failed ({error.kind}): {error}"
+        self.notify("request_failed", Level.WARNING, text, request=leased.id, error_class=error.kind.value)
+
+    def stopped(self, provider: str, error: ProviderError) -> None:
+        """Tell of a provider that can do nothing more in this run."""
+        text = f"{provider} takes no more calls in this run ({error.kind}): {error}"
+        self.notify("provider_stopped", Level.ERROR, text, provider=provider, error_class=error.kind.value)
