@@ -1,4 +1,4 @@
-# `make` lists the targets. Everything runs in .venv, which `setup` makes.
+# `make` lists the targets. Everything runs in .venv, which `setup` makes; PYTHON=... chooses the interpreter for it.
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev demo test check check-slow clean
 VENV := .venv/bin

@@ -1,7 +1,7 @@
 """Turns columns of SQL rows into arrays, a chunk at a time. Knows no view and no table by name."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import starmap
 from typing import Final
 
@@ -12,13 +12,9 @@ from analysis.accumulation import normalised
 from analysis.records import ABSENT, ACCURACIES, LABELS, NOT_GIVEN, Counts, Ints
 
 SEPARATOR: Final = "\n"
-# A claim's label in full, as readings spell it.
-_LABEL_WORDS: Final[Mapping[str, int]] = {
-    "GROUNDED": 0,
-    "INFERRED_REASONABLE": 1,
-    "INFERRED_STEREOTYPE": 2,
-    "FABRICATED": 3,
-}
+# A claim's label and accuracy in full, as readings spell them, in the order of their letters.
+LABEL_WORDS: Final = ("GROUNDED", "INFERRED_REASONABLE", "INFERRED_STEREOTYPE", "FABRICATED")
+ACCURACY_WORDS: Final = ("CORRECT", "INCORRECT", "PARTIALLY_CORRECT", "UNVERIFIABLE")
 # One cell of the count table per (label, accuracy), with a last row and column for letters that mean nothing.
 _LABEL_CELLS: Final = len(LABELS) + 1
 _ACCURACY_CELLS: Final = len(ACCURACIES) + 1
@@ -44,7 +40,8 @@ class Codes(dict[object, int]):
 
 def longs(column: Sequence[object]) -> Ints:
     """Return a column of integers as int64; what is absent or no number becomes -1."""
-    return np.fromiter(map(_integer, column), np.int64, len(column))
+    plain = set(map(type, column)) <= {int}
+    return np.fromiter(column if plain else map(_integer, column), np.int64, len(column))
 
 
 def whole(column: Sequence[object]) -> Ints:
@@ -134,7 +131,7 @@ def _claims(value: object) -> Iterator[tuple[str, int]]:
         return
     for item in items if isinstance(items, list) else ():
         if isinstance(item, dict) and isinstance(text := item.get("text"), str):
-            yield normalised(text), _LABEL_WORDS.get(str(item.get("label")), ABSENT)
+            yield normalised(text), _WORD_PLACES.get(str(item.get("label")), ABSENT)
 
 
 def _text(value: object) -> str:
@@ -169,5 +166,6 @@ def _positions(letters: str) -> Counts:
     return table
 
 
+_WORD_PLACES: Final = {word: place for place, word in enumerate(LABEL_WORDS)}
 _LABEL_OF: Final = _positions(LABELS)
 _ACCURACY_OF: Final = _positions(ACCURACIES)

@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from analysis.annotations import Validation
 from analysis.rates import Totals, tally
 from analysis.records import (
     ABSENT,
@@ -79,6 +80,8 @@ class Context:
         Position in `groups`.
     resamples : Resamples
         Of the personas.
+    validation : Validation or None
+        People's labels of a sample of claims, where there are some.
     """
 
     data: Dataset
@@ -97,6 +100,7 @@ class Context:
     probed: Totals
     persona_group: Ints
     resamples: Resamples
+    validation: Validation | None = None
 
     @property
     def aliases(self) -> tuple[str, ...]:
@@ -112,13 +116,30 @@ class Context:
         """Return the name that tables print for a model, under test or not; an unknown alias stands for itself."""
         return next((model.label for model in self.data.models if model.alias == alias), alias)
 
+    @property
+    def human(self) -> Totals | None:
+        """Items by human label (rows) and judge label; None unless people labelled claims of this sweep and judge."""
+        found = self.validation
+        if found is None or (found.sample.sweep, found.sample.judge) != (self.data.sweep.name, self.judge):
+            return None
+        return found.table()
+
+    def judged_by(self, judge: str) -> Records:
+        """Return any judge's rows of these personas, placed like `records`; none for an unknown judge."""
+        axes = self.data.axes
+        at = axes.judges.index(judge) if judge in axes.judges else ABSENT
+        rows = self.data.records.where(self.data.records.judge == at)
+        to_subject, to_persona = _places(axes.models, self.aliases), _places(axes.personas, self.personas)
+        placed = _placed(rows, to_subject, to_persona)
+        return placed.where((placed.model >= 0) & (placed.persona >= 0))
+
     def read(self, rows: AnswersT) -> AnswersT:
         """Return the rows that count as read."""
         return rows.where(rows.present(truncated=self.settings.truncated))
 
 
-def prepare(data: Dataset, settings: Settings) -> Context:
-    """Choose a judge, count claims and draw resamples.
+def prepare(data: Dataset, settings: Settings, validation: Validation | None = None) -> Context:
+    """Choose a judge, count claims and draw resamples; `validation` holds people's labels where there are some.
 
     Raises
     ------
@@ -156,6 +177,7 @@ def prepare(data: Dataset, settings: Settings) -> Context:
         probed=_counted(probes, np.zeros_like(probes.model), (*shape[:2], 1), settings),
         persona_group=_groups(labelled, to_persona, len(personas)),
         resamples=draw_resamples(len(personas), drawn, np.random.default_rng(settings.seed)),
+        validation=validation,
     )
 
 
@@ -186,6 +208,12 @@ def _slots(codes: Ints, size: int) -> Ints:
     slots = np.full(size, ABSENT, np.int32)
     slots[codes] = np.arange(len(codes))
     return slots
+
+
+def _places(names: Sequence[str], kept: Sequence[str]) -> Ints:
+    """Return for every name its position among those kept, -1 where it is not."""
+    place = {name: at for at, name in enumerate(kept)}
+    return np.fromiter((place.get(name, ABSENT) for name in names), np.int32, len(names))
 
 
 def _placed(rows: AnswersT, to_subject: Ints, to_persona: Ints) -> AnswersT:

@@ -1,14 +1,13 @@
 """Reads one sweep into arrays: from a store's views, or from the same views exported as Parquet.
 
-Knows the views' columns and of a model's own words only memory attributes and, where several judges make it worth while,
-claims. Rows arrive in chunks, so memory grows with the arrays and not with the store.
+Knows the views' columns and of a model's own words only memory attributes and, where there are several judges, claims.
+Rows arrive in chunks, so memory grows with the arrays and not with the store.
 """
 
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Final, TypeAlias, TypeVar
 
@@ -48,9 +47,9 @@ from analysis.records import (
     SweepInfo,
     Wordings,
 )
-from analysis.sources import VIEWS, Source, StoreError, opened
+from analysis.sources import VIEWS, Source, StoreError, opened_anywhere
 
-__all__ = ["NOT_UNDERSTOOD", "VIEWS", "StoreError", "load", "read_sweep"]
+__all__ = ["NOT_UNDERSTOOD", "VIEWS", "StoreError", "find_sweep", "load", "read_sweep"]
 
 NOT_UNDERSTOOD: Final = "reading not understood"
 
@@ -87,22 +86,25 @@ def load(path: Path, sweep: str = "") -> Dataset:
     StoreError
         No such file, not a store, no such sweep, several sweeps and no name, or Parquet without what reads it.
     """
-    if path.is_dir():
-        from analysis.parquet import opened_folder  # noqa: PLC0415 - optional, and only folders need it
-
-        return read_sweep(opened_folder(path), sweep)
-    with opened(path) as source:
+    with opened_anywhere(path) as source:
         return read_sweep(source, sweep)
 
 
 def read_sweep(source: Source, sweep: str = "") -> Dataset:
     """Read one sweep from where its rows are; see `load`."""
-    return _Reader(source, _find(_sweeps(source), sweep, source.where)).dataset()
+    return _Reader(source, find_sweep(source, sweep)).dataset()
+
+
+def find_sweep(source: Source, sweep: str = "") -> SweepInfo:
+    """Return what is known of one sweep; see `load`."""
+    return _find(_sweeps(source), sweep, source.where)
 
 
 def _sweeps(source: Source) -> list[SweepInfo]:
-    return [_sweep_info(int(str(number)), str(name), simulated, manifest, source.where)
-            for number, name, simulated, manifest in source.sweeps()]
+    return [
+        _sweep_info(int(str(number)), str(name), simulated, manifest, source.where)
+        for number, name, simulated, manifest in source.sweeps()
+    ]
 
 
 def _sweep_info(number: int, name: str, simulated: object, manifest: object, path: str) -> SweepInfo:
@@ -278,22 +280,24 @@ class _Reader:
         return Calls(**columns, stages=stages.names(), reasons=reasons.names(), changed=changed.names())
 
     def _spending(self) -> tuple[Spend, ...]:
-        rows = self._source.spending(self._sweep.name)
+        rows = self._source.spending(self._sweep)
         return tuple(Spend(**dict(zip(Spend.__slots__, row, strict=True))) for row in rows)
 
     def _read(self, view: str, plan: Plan) -> dict[str, Ints]:
         parts: dict[str, list[Ints]] = {name: [] for name in plan}
         names = [column for columns, _ in plan.values() for column in columns]
-        for chunk in self._source.chunks(view, names, self._sweep.sweep_id):
+        for chunk in self._source.chunks(view, names, self._sweep):
             columns = iter(chunk)
             for name, (sources, decode) in plan.items():
                 parts[name].append(decode(*(next(columns) for _ in sources)))
         return {name: np.concatenate(part) for name, part in parts.items()}
 
     def _texts(self, view: str, names: Sequence[str]) -> list[list[str]]:
-        chunks = list(self._source.chunks(view, names, self._sweep.sweep_id))
-        cells = [chain.from_iterable(chunk[place] for chunk in chunks) for place in range(len(names))]
-        return [["" if cell is None else str(cell) for cell in column] for column in cells]
+        columns: list[list[str]] = [[] for _ in names]
+        for chunk in self._source.chunks(view, names, self._sweep):
+            for column, cells in zip(columns, chunk, strict=True):
+                column.extend("" if cell is None else str(cell) for cell in cells)
+        return columns
 
 
 class _Words:

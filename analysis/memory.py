@@ -48,7 +48,7 @@ def accumulation(context: Context) -> Table:
     if rounds:
         rng = np.random.default_rng(context.settings.seed)
         drawn = resamples_of(len(personas), rng, count=context.settings.resamples, limit=EXACT_LIMIT)
-        for model, prompt in _pairs(memories):
+        for model, prompt in model_prompts(memories):
             mine = memories.where((memories.model == model) & (memories.prompt == prompt))
             found = _conversations(mine, personas, rounds)
             info = context.subjects[model]
@@ -66,6 +66,7 @@ def accumulation(context: Context) -> Table:
             Column("last", Kind.NUMBER, "attributes", f"R{rounds}"),
             Column("growth", Kind.NUMBER, "attributes"),
             Column("per_round", Kind.NUMBER, "attributes per round"),
+            Column("points", Kind.COUNT, "memories"),
             Column("slope", Kind.NUMBER, "attributes per round"),
             Column("r2", Kind.NUMBER, "", "R²"),
             Column("removal", Kind.SHARE, "share"),
@@ -76,7 +77,7 @@ def accumulation(context: Context) -> Table:
     )
 
 
-def _pairs(memories: Memories) -> Sequence[tuple[int, int]]:
+def model_prompts(memories: Memories) -> Sequence[tuple[int, int]]:
     """Return the (model, prompt) pairs that occur."""
     pairs = np.unique(np.stack([memories.model, memories.prompt]), axis=1)
     return [(int(model), int(prompt)) for model, prompt in pairs.T]
@@ -105,6 +106,7 @@ def _cells(found: _Conversations, drawn: Resamples) -> Row:
         grown.last,
         grown.growth,
         grown.per_round,
+        fitted.slope.n,
         fitted.slope,
         fitted.r2,
         revision_rate(found.states, resamples),

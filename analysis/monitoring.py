@@ -15,7 +15,7 @@ from analysis.context import Context
 from analysis.frames import Column, Kind, Row, Table
 from analysis.judged import ANSWERS, MEAN_OF_MODELS, MODEL, falling, judged_notes, of_model, sizes
 from analysis.macro import mean_differences, mean_ratios
-from analysis.notes import coverage, titled
+from analysis.notes import coverage, denominators_note, titled
 from analysis.pairing import both_read
 from analysis.rates import Totals
 from analysis.ratios import difference_estimates, ratio_estimates
@@ -69,6 +69,7 @@ def self_audit(context: Context) -> Table:
         notes=(
             *judged_notes(context),
             *coverage(context, context.audits, "self-audits"),
+            *denominators_note(context, ("records", context.records), ("self-audits", context.audits)),
             "delta: judge minus self; Under: the model admits less than the judge finds; Over: more",
             "Calib: the two differ by less than 5 percentage points",
             "paired: task answers with both a verdict and a self-audit; the two extract their claims independently",

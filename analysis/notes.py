@@ -89,6 +89,17 @@ def reason_text(state: str, reason: str) -> str:
     return f"{state} ({reason})" if reason else state
 
 
+def denominators_note(context: Context, *parts: tuple[str, Answers]) -> tuple[str, ...]:
+    """Say for each kind of answer how many were read per model, where models differ."""
+    lines = []
+    for noun, rows in parts:
+        kept = rows.present(truncated=context.settings.truncated)
+        counts = np.bincount(rows.model[kept], minlength=len(context.subjects))
+        if len(counts) and np.ptp(counts):
+            lines.append(f"denominators differ: {int(counts.min()):,} to {int(counts.max()):,} {noun} read per model")
+    return tuple(lines)
+
+
 def interval_note(context: Context) -> str:
     """Say how the intervals of a report were made."""
     resamples = context.resamples

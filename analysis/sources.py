@@ -8,7 +8,9 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
+
+from analysis.records import SweepInfo
 
 CHUNK_ROWS: Final = 32_768
 #: Views that tables are made from, and the columns that are read of each.
@@ -46,7 +48,10 @@ _SPENDING: Final = """
     ORDER BY r.alias, r.stage
 """
 
-Cells: TypeAlias = Sequence[object]
+#: Cells of a row or of a column, as SQLite or Parquet give them.
+Cells: TypeAlias = Sequence[Any]
+# Views that name their sweep; the others number it.
+_NAMED: Final = frozenset({"requests", "spending"})
 
 
 class StoreError(Exception):
@@ -65,11 +70,11 @@ class Source(Protocol):
         """Return sweep_id, sweep, simulated and manifest of every sweep, in order of planning."""
         ...
 
-    def chunks(self, view: str, columns: Sequence[str], sweep: int) -> Iterator[Sequence[Cells]]:
+    def chunks(self, view: str, columns: Sequence[str], sweep: SweepInfo) -> Iterator[Sequence[Cells]]:
         """Yield the named columns of one sweep's rows, some rows at a time; an empty chunk first."""
         ...
 
-    def spending(self, sweep: str) -> Iterable[Cells]:
+    def spending(self, sweep: SweepInfo) -> Iterable[Cells]:
         """Return alias, stage and totals of one sweep by alias and stage, in the order of `Spend`'s fields."""
         ...
 
@@ -90,19 +95,38 @@ class StoreSource:
         """Return every sweep."""
         return self._connection.execute("SELECT sweep_id, sweep, simulated, manifest FROM sweeps ORDER BY sweep_id")
 
-    def chunks(self, view: str, columns: Sequence[str], sweep: int) -> Iterator[Sequence[Cells]]:
+    def chunks(self, view: str, columns: Sequence[str], sweep: SweepInfo) -> Iterator[Sequence[Cells]]:
         """Yield columns of one sweep's rows."""
+        key, value = ("sweep", sweep.name) if view in _NAMED else ("sweep_id", sweep.sweep_id)
         # Names come from this package, never from outside.
-        query = f"SELECT {', '.join(columns)} FROM {view} WHERE sweep_id = ?"  # noqa: S608
-        cursor = self._connection.execute(query, (sweep,))
+        query = f"SELECT {', '.join(columns)} FROM {view} WHERE {key} = ?"  # noqa: S608
+        cursor = self._connection.execute(query, (value,))
         # The empty chunk gives every column its shape also when the view has no row.
         yield [()] * len(columns)
         while rows := cursor.fetchmany(CHUNK_ROWS):
             yield list(zip(*rows, strict=True))
 
-    def spending(self, sweep: str) -> Iterable[Cells]:
+    def spending(self, sweep: SweepInfo) -> Iterable[Cells]:
         """Return totals by alias and stage."""
-        return self._connection.execute(_SPENDING, {"sweep": sweep})
+        return self._connection.execute(_SPENDING, {"sweep": sweep.name})
+
+
+@contextmanager
+def opened_anywhere(path: Path) -> Iterator[Source]:
+    """Open a store or a folder of exported Parquet files for reading.
+
+    Raises
+    ------
+    StoreError
+        It cannot be read.
+    """
+    if path.is_dir():
+        from analysis.parquet import FolderSource  # noqa: PLC0415 - only folders need pyarrow
+
+        yield FolderSource(path)
+    else:
+        with opened(path) as source:
+            yield source
 
 
 @contextmanager

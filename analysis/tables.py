@@ -3,34 +3,71 @@
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from analysis.annotations import Validation
 from analysis.context import Context, Settings, prepare
+from analysis.extraction import claims_per_answer, verbosity
 from analysis.frames import Report, Table
+from analysis.human import corrected
+from analysis.inversion import inversion, inversion_by_family
 from analysis.judged import group_breakdown, group_composition, leaderboard, model_by_task, task_composition
+from analysis.judges import judge_models, judge_pairs, judges
+from analysis.leaks import all_at_k, leakage_at_k, worst_at_k
 from analysis.memory import accumulation
 from analysis.monitoring import probe, self_audit
+from analysis.pairs import clustering, model_ranks, paired_differences
 from analysis.records import Dataset
+from analysis.retractions import contradicted_attributes, retraction
+from analysis.roster import model_versions
 from analysis.runs import cost, missing_answers, parameter_changes, parse_failures
+from analysis.validation import make_validation_tables
+from analysis.within import within_model
 
 TABLES: Final[tuple[Callable[[Context], Table], ...]] = (
     leaderboard,
+    model_ranks,
+    paired_differences,
+    clustering,
     task_composition,
     model_by_task,
     self_audit,
+    inversion,
+    inversion_by_family,
+    within_model,
+    probe,
+    leakage_at_k,
+    all_at_k,
+    worst_at_k,
     group_breakdown,
     group_composition,
     accumulation,
-    probe,
+    retraction,
+    contradicted_attributes,
+    claims_per_answer,
+    verbosity,
+    judges,
+    judge_models,
+    judge_pairs,
+    corrected,
+    model_versions,
     missing_answers,
     parse_failures,
     parameter_changes,
     cost,
 )
+DISPUTED: Final = "judge_disagreements"
 WHEN_SIMULATED: Final = "SIMULATED: answers come from a simulator; no figure says anything about a real model"
 WHEN_TOY: Final = "the judge is a toy: its labels show that the pipeline works and measure nothing"
 
 
-def make_report(data: Dataset, settings: Settings) -> Report:
+def make_report(data: Dataset, settings: Settings, validation: Validation | None = None) -> Report:
     """Make every table.
+
+    Parameters
+    ----------
+    data : Dataset
+    settings : Settings
+    validation : Validation, optional
+        People's labels of a sample of claims; their tables follow the others.
 
     Raises
     ------
@@ -39,13 +76,26 @@ def make_report(data: Dataset, settings: Settings) -> Report:
     NothingToReportError
         The sweep has no planned answer.
     """
-    context = prepare(data, settings)
+    return report_of(prepare(data, settings, validation))
+
+
+def report_of(context: Context) -> Report:
+    """Make every table of a sweep that is prepared already."""
+    sweep = context.data.sweep
     return Report(
-        sweep=data.sweep.name,
-        simulated=data.sweep.simulated,
+        sweep=sweep.name,
+        simulated=sweep.simulated,
         warnings=tuple(warnings_of(context)),
-        tables=tuple(make(context) for make in TABLES),
+        tables=(*(make(context) for make in TABLES), *validation_tables(context)),
     )
+
+
+def validation_tables(context: Context) -> tuple[Table, ...]:
+    """Make the tables of the judge against people; none where nobody labelled claims of this judge."""
+    if context.human is None or context.validation is None:
+        return ()
+    # The list of claims in dispute is for `mirage annotate report`, it would be the longest of all.
+    return tuple(table for table in make_validation_tables(context.validation) if table.name != DISPUTED)
 
 
 def warnings_of(context: Context) -> Iterator[str]:

@@ -10,42 +10,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeAlias
 
+from analysis.rowfiles import ROWS
+
 Cell: TypeAlias = str | int | None
 
-COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
-    "sweeps": ("sweep_id", "sweep", "simulated", "manifest", "created_ms"),
-    "models": ("sweep_id", "sweep", "model", "label", "family", "provider", "snapshot", "is_subject", "is_judge"),
-    "records": (
-        "sweep_id", "model", "persona", "persona_group", "task", "sample", "judge", "state", "reason", "labels",
-        "accuracy", "claims", "unread", "unread_accuracy", "task_cell_id", "judge_cell_id", "response_characters",
-    ),
-    "audits": (
-        "sweep_id", "model", "persona", "persona_group", "task", "sample", "state", "reason", "labels", "claims",
-        "unread", "task_cell_id", "audit_cell_id",
-    ),
-    "probes": (
-        "sweep_id", "model", "persona", "persona_group", "sample", "judge", "state", "reason", "labels", "accuracy",
-        "claims", "unread", "unread_accuracy", "inferences",
-    ),
-    "memories": (
-        "sweep_id", "model", "persona", "persona_group", "round", "sample", "prompt", "state", "reason", "inferred",
-        "observed_count",
-    ),
-    "calls": (
-        "sweep_id", "stage", "model", "subject", "provider", "snapshot", "persona", "task", "round", "sample", "judge",
-        "state", "reason", "error_class", "attempts", "finish", "input_tokens", "cached_tokens", "output_tokens",
-        "reasoning_tokens", "cost_nano", "latency_ms", "changes",
-    ),
-    "requests": (
-        "request_id", "key", "sweep", "provider", "model", "alias", "stage", "state", "attempts", "error_class",
-        "error", "finish", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "cost_nano",
-        "latency_ms", "settled_ms", "text",
-    ),
-    "spending": (
-        "sweep", "provider", "alias", "stage", "attempts", "completions", "cost_nano", "reserved_nano", "tokens",
-        "assumed", "assumed_nano",
-    ),
-}  # fmt: skip
+COLUMNS: Final = ROWS
 
 
 class StoreBuilder:

@@ -150,7 +150,7 @@ def generation_manifest(
             prompts={PERSONA_PROMPT: generation.prompts.get(PERSONA_PROMPT).content_hash},
             personas={name: _hash(msgspec.json.encode(slot)) for name, slot in generation.slots.items()},
             scripts={},
-            settings={PERSONA_STAGE: msgspec.to_builtins(settings)},
+            settings={PERSONA_STAGE: msgspec.to_builtins(settings) | {"seed": generation.seed}},
             structured=False,
             memory_prompt="",
             rounds=0,
@@ -174,13 +174,30 @@ def plan_hash(manifest: Manifest) -> str:
     return _hash(msgspec.json.encode(parts, order="deterministic"))
 
 
+def stored_manifest(known: Sweep, where: str) -> Manifest:
+    """Return the manifest that the store keeps of a sweep.
+
+    Raises:
+        UserError: it is not one that this version can read.
+    """
+    try:
+        return msgspec.json.decode(known.manifest, type=Manifest)
+    except msgspec.DecodeError as error:
+        raise UserError(
+            f"the manifest of sweep `{known.name}` cannot be read: {error}",
+            where=where,
+            mend="use the version of MirageBench that wrote it",
+        ) from error
+
+
 def check_unchanged(known: Sweep, manifest: Manifest, where: str) -> None:
     """Refuse to go on with a sweep whose store holds answers to other prompts, personas or settings.
 
     Raises:
         UserError: says what differs.
     """
-    before = msgspec.json.decode(known.manifest, type=Manifest)
+    before = stored_manifest(known, where)
+    _check_models(known.name, before, manifest, where)
     for field in Fixed.__struct_fields__:
         old, new = getattr(before.fixed, field), getattr(manifest.fixed, field)
         if isinstance(old, dict) and isinstance(new, dict):
@@ -195,6 +212,17 @@ def check_unchanged(known: Sweep, manifest: Manifest, where: str) -> None:
             )
     if before.simulated != manifest.simulated:
         raise UserError("simulated and real answers are never mixed in one sweep", where=where, mend="use another name")
+
+
+def _check_models(name: str, before: Manifest, after: Manifest, where: str) -> None:
+    for alias in before.models.keys() & after.models.keys():
+        old, new = before.models[alias], after.models[alias]
+        if (old.provider, old.model) != (new.provider, new.model):
+            raise UserError(
+                f"in sweep `{name}`, {alias} was {old.provider}/{old.model} and would now be {new.provider}/{new.model}",
+                where=where,
+                mend="give the new model an alias of its own",
+            )
 
 
 def _fixed(design: Design) -> Fixed:

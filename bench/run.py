@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from random import Random
@@ -14,8 +14,8 @@ import platformdirs
 
 from bench.design import build_design, composer
 from bench.manifest import Manifest, build_manifest, check_unchanged, plan_hash
-from bench.sweepfile import LimitTable, LoadedSweep, caps
-from engine.cell import Cell
+from bench.sweepfile import LimitTable, LoadedFile, LoadedSweep, caps
+from engine.cell import Cell, Reader
 from engine.clock import SystemClock
 from engine.errors import UserError
 from engine.events import Level, Listener, Notice, Outcome, Snapshot
@@ -39,16 +39,38 @@ from providers.vllm import VllmProvider, VllmSettings
 
 VIEWS: Final = ("views.sql", "annotation.sql")
 USER_CATALOG: Final = "catalog.toml"
+_AT_AN_END: Final = frozenset({Outcome.COMPLETE, Outcome.INCOMPLETE})
+
+Watch = Callable[[Callable[[], Snapshot], Mapping[str, int]], None]
+More = Callable[[Store, Sweep], Awaitable[Sequence[Cell]]]
 
 
-class Prepared(msgspec.Struct, frozen=True):
+class Checked(msgspec.Struct, frozen=True, kw_only=True):
+    """A run's file, checked, with its models; nothing has been sent, nothing written."""
+
+    loaded: LoadedFile
+    catalog: Catalog
+    manifest: Manifest
+    store_path: Path
+
+
+class Prepared(Checked, frozen=True, kw_only=True):
     """A sweep that is checked and resolved; nothing has been sent, nothing written."""
 
     loaded: LoadedSweep
-    catalog: Catalog
     design: Design
-    manifest: Manifest
-    store_path: Path
+
+
+class Job(Checked, frozen=True, kw_only=True):
+    """Something to run: where it starts, who reads the answers, and how many cells are expected by stage.
+
+    `more` is asked whenever nothing is left to do: the cells that it returns are run too.
+    """
+
+    reader: Reader
+    roots: Callable[[], Iterable[Cell]]
+    expected: Mapping[str, int]
+    more: More | None = None
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -57,9 +79,6 @@ class Result(msgspec.Struct, frozen=True):
     outcome: Outcome
     snapshot: Snapshot
     recovery: Recovery
-
-
-Watch = Callable[[Callable[[], Snapshot], Mapping[str, int]], None]
 
 
 def prepare(loaded: LoadedSweep, *, store: Path | None = None, simulated: bool = False) -> Prepared:
@@ -71,13 +90,15 @@ def prepare(loaded: LoadedSweep, *, store: Path | None = None, simulated: bool =
     catalog = user_catalog(loaded)
     design = build_design(loaded, catalog)
     manifest = build_manifest(loaded, design, catalog, simulated=simulated)
-    prepared = Prepared(loaded, catalog, design, manifest, store or loaded.store_path)
+    prepared = Prepared(
+        loaded=loaded, catalog=catalog, design=design, manifest=manifest, store_path=store or loaded.store_path
+    )
     routes(prepared)
     caps(loaded)
     return prepared
 
 
-def user_catalog(loaded: LoadedSweep | None) -> Catalog:
+def user_catalog(loaded: LoadedFile | None) -> Catalog:
     """Return the shipped catalogue with the user's own and the sweep file's models over it.
 
     Raises:
@@ -98,6 +119,20 @@ def expected_cells(design: Design) -> dict[str, int]:
     return totals
 
 
+def sweep_job(prepared: Prepared) -> Job:
+    """Return a prepared sweep as something to run."""
+    design, compose = prepared.design, composer(prepared.design, prepared.catalog)
+    return Job(
+        loaded=prepared.loaded,
+        catalog=prepared.catalog,
+        manifest=prepared.manifest,
+        store_path=prepared.store_path,
+        reader=SweepReader(design, compose),
+        roots=lambda: (compose(ask) for ask in plan(design)),
+        expected=expected_cells(design),
+    )
+
+
 async def run_sweep(prepared: Prepared, *, listen: Listener, watch: Watch) -> Result:
     """Run a prepared sweep until nothing is left or nothing more may be sent.
 
@@ -106,51 +141,73 @@ async def run_sweep(prepared: Prepared, *, listen: Listener, watch: Watch) -> Re
     Raises:
         UserError: missing keys, an unusable store, a model that does not load.
     """
-    providers = _providers(prepared)
-    make_folder(prepared.store_path)
+    return await run_job(sweep_job(prepared), listen=listen, watch=watch)
+
+
+async def run_job(
+    job: Job, *, listen: Listener, watch: Watch, providers: Mapping[str, Provider] | None = None
+) -> Result:
+    """Run a job until nothing is left or nothing more may be sent; `providers` take the place of its models' own.
+
+    Raises:
+        UserError: missing keys, an unusable store, a model that does not load.
+    """
+    providers = _providers(job) if providers is None else providers
+    make_folder(job.store_path)
     try:
-        async with await Store.open(prepared.store_path, _views()) as store:
-            return await _run(prepared, store, providers, listen, watch)
+        async with await Store.open(job.store_path, views()) as store:
+            return await _run(job, store, providers, listen, watch)
     finally:
         for provider in providers.values():
             await provider.close()
 
 
-async def _run(
-    prepared: Prepared, store: Store, providers: Mapping[str, Provider], listen: Listener, watch: Watch
-) -> Result:
+async def _run(job: Job, store: Store, providers: Mapping[str, Provider], listen: Listener, watch: Watch) -> Result:
     clock = SystemClock()
-    sweep = await _register(prepared, store, clock)
-    recovery = await store.recover(sorted(_free_providers(prepared)), clock.wall_ms())
+    sweep = await _register(job, store, clock)
+    recovery = await store.recover(sorted(_free_providers(job)), clock.wall_ms())
     _tell_recovery(recovery, listen)
     await store.flush()
+    roots: Iterable[Cell] = () if sweep.planned else job.roots()
+    while True:
+        runner, run_id = await _runner(job, store, sweep, providers, listen)
+        watch(runner.snapshot, job.expected)
+        with _Signals(runner, listen):
+            outcome = await runner.run(roots)
+        if store.refused is None:
+            await store.end_run(run_id, outcome.value, clock.wall_ms())
+        roots = () if job.more is None or outcome not in _AT_AN_END else await job.more(store, sweep)
+        if not roots:
+            return Result(outcome, runner.snapshot(), recovery)
+
+
+async def _runner(
+    job: Job, store: Store, sweep: Sweep, providers: Mapping[str, Provider], listen: Listener
+) -> tuple[Runner, int]:
+    clock = SystemClock()
     progress = Progress(await stage_counts(store.path, sweep.name))
     run_id = await store.begin_run(sweep.id, sweep.manifest, clock.wall_ms())
+    scheduler = Scheduler(
+        sweep=sweep.name,
+        routes=routes(job),
+        ledger=Ledger(caps(job.loaded), await store.spent(sweep)),
+        policy=_policy(job),
+        now=clock.now(),
+    )
     runner = Runner(
         store=store,
         sweep=sweep,
         run_id=run_id,
-        scheduler=Scheduler(
-            sweep=sweep.name,
-            routes=routes(prepared),
-            ledger=Ledger(caps(prepared.loaded), await store.spent(sweep)),
-            policy=_policy(prepared),
-            now=clock.now(),
-        ),
+        scheduler=scheduler,
         providers=providers,
-        prices={alias: entry.price or FREE for alias, entry in prepared.manifest.models.items()},
-        reader=SweepReader(prepared.design, composer(prepared.design, prepared.catalog)),
+        prices={alias: entry.price or FREE for alias, entry in job.manifest.models.items()},
+        reader=job.reader,
         clock=clock,
         rng=Random(),  # noqa: S311 - jitter, not secrets
         progress=progress,
         listen=listen,
     )
-    watch(runner.snapshot, expected_cells(prepared.design))
-    with _Signals(runner, listen):
-        outcome = await runner.run(_roots(prepared, sweep))
-    if store.refused is None:
-        await store.end_run(run_id, outcome.value, clock.wall_ms())
-    return Result(outcome, runner.snapshot(), recovery)
+    return runner, run_id
 
 
 class _Signals:
@@ -182,78 +239,66 @@ class _Signals:
         self._listen(Notice(kind="stopping", level=Level.WARNING, text=text))
 
 
-async def _register(prepared: Prepared, store: Store, clock: SystemClock) -> Sweep:
+async def _register(checked: Checked, store: Store, clock: SystemClock) -> Sweep:
     """Find or add the sweep in the store; a changed design has its roots planned again."""
-    manifest, digest = prepared.manifest, plan_hash(prepared.manifest)
+    manifest, digest = checked.manifest, plan_hash(checked.manifest)
     text = msgspec.json.encode(manifest).decode()
     known = await store.find_sweep(manifest.name)
     if known is None:
         await store.add_sweep(manifest.name, text, digest, simulated=manifest.simulated, now_ms=clock.wall_ms())
     else:
-        check_unchanged(known, manifest, str(prepared.loaded.path))
+        check_unchanged(known, manifest, str(checked.loaded.path))
         await store.update_sweep(known.id, text, digest, planned=known.planned and known.plan_hash == digest)
     found = await store.find_sweep(manifest.name)
     assert found is not None  # noqa: S101 - just written
     return found
 
 
-def _roots(prepared: Prepared, sweep: Sweep) -> Iterable[Cell]:
-    if sweep.planned:
-        return ()
-    compose = composer(prepared.design, prepared.catalog)
-
-    def cells() -> Iterator[Cell]:
-        for ask in plan(prepared.design):
-            yield compose(ask)
-
-    return cells()
+def _cards(checked: Checked) -> dict[str, ModelCard]:
+    return {alias: checked.catalog.card(alias) for alias in checked.manifest.models}
 
 
-def _cards(prepared: Prepared) -> dict[str, ModelCard]:
-    return {alias: prepared.catalog.card(alias) for alias in prepared.manifest.models}
-
-
-def _free_providers(prepared: Prepared) -> set[str]:
+def _free_providers(checked: Checked) -> set[str]:
     """Return the providers whose cut-off calls cost nothing: those that compute in this process."""
-    return {card.provider for card in _cards(prepared).values() if card.dialect.wire is Wire.IN_PROCESS}
+    return {card.provider for card in _cards(checked).values() if card.dialect.wire is Wire.IN_PROCESS}
 
 
-def _providers(prepared: Prepared) -> dict[str, Provider]:
-    cards = _cards(prepared).values()
+def _providers(checked: Checked) -> dict[str, Provider]:
+    cards = _cards(checked).values()
     providers = build_providers(cards, os.environ)
     local = {card.model: card for card in cards if card.dialect.wire is Wire.IN_PROCESS}
     if len(local) > 1:
         raise UserError(
             f"one run can serve one local model, this sweep has {', '.join(sorted(local))}",
-            where=str(prepared.loaded.path),
+            where=str(checked.loaded.path),
             mend="split the sweep: both parts may use the same store",
         )
     for model, card in local.items():
-        providers[card.provider] = VllmProvider(_local_settings(prepared, model))
+        providers[card.provider] = VllmProvider(_local_settings(checked, model))
     return providers
 
 
-def _local_settings(prepared: Prepared, model: str) -> VllmSettings:
+def _local_settings(checked: Checked, model: str) -> VllmSettings:
     try:
-        return msgspec.convert({"model": model, "name": model, **prepared.loaded.sweep.local}, VllmSettings)
+        return msgspec.convert({"model": model, "name": model, **checked.loaded.sweep.local}, VllmSettings)
     except msgspec.ValidationError as error:
         raise UserError(
-            f"[local]: {error}", where=str(prepared.loaded.path), mend="the README lists what [local] may say"
+            f"[local]: {error}", where=str(checked.loaded.path), mend="the README lists what [local] may say"
         ) from None
 
 
-def routes(prepared: Prepared) -> dict[str, Route]:
+def routes(checked: Checked) -> dict[str, Route]:
     """Return how the requests of every alias are sent, limited and paid for.
 
     Raises:
         UserError: [limits] names a model that the sweep does not use.
     """
-    overrides = prepared.loaded.sweep.limits
-    unknown = sorted(set(overrides) - set(prepared.manifest.models))
+    overrides = checked.loaded.sweep.limits
+    unknown = sorted(set(overrides) - set(checked.manifest.models))
     if unknown:
         raise UserError(
             f"[limits] names `{unknown[0]}`, which this sweep does not use",
-            where=str(prepared.loaded.path),
+            where=str(checked.loaded.path),
             mend="remove it",
         )
     return {
@@ -263,7 +308,7 @@ def routes(prepared: Prepared) -> dict[str, Route]:
             price=card.price or FREE,
             limits=_limits(card, overrides.get(alias, LimitTable())),
         )
-        for alias, card in _cards(prepared).items()
+        for alias, card in _cards(checked).items()
     }
 
 
@@ -280,8 +325,8 @@ def _limits(card: ModelCard, given: LimitTable) -> RateLimits:
     )
 
 
-def _policy(prepared: Prepared) -> RetryPolicy:
-    table = prepared.loaded.sweep.retry
+def _policy(checked: Checked) -> RetryPolicy:
+    table = checked.loaded.sweep.retry
     return RetryPolicy(failures=table.failures, throttles=table.throttles)
 
 
@@ -295,7 +340,8 @@ def _tell_recovery(recovery: Recovery, listen: Listener) -> None:
         listen(Notice(kind="recovered", level=Level.WARNING, text=text, fields=fields))
 
 
-def _views() -> list[str]:
+def views() -> list[str]:
+    """Return the scripts of the views by which instruments' results are read."""
     folder = files("instruments").joinpath("sql")
     return [folder.joinpath(name).read_text(encoding="utf-8") for name in VIEWS if folder.joinpath(name).is_file()]
 

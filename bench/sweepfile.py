@@ -251,6 +251,7 @@ def _explain(path: Path, text: str, message: str) -> UserError:
         keys.append(unknown[1])
         near = difflib.get_close_matches(unknown[1], _FIELDS, 1)
         mend = f"did you mean `{near[0]}`?" if near else "the README lists what a sweep file may say"
+        mend = "`mirage personas generate` runs such files" if unknown[1] == "generate" else mend
         what = f"the sweep file knows no `{unknown[1]}`"
     else:
         mend = "the README explains every field"

@@ -17,7 +17,7 @@ class Concurrency:
     """The adaptive limit of one lane.
 
     It doubles per round of clean answers until the first throttle, then grows by one a round, but only in rounds that
-    really used the limit. A throttle cuts it once per cool-down and pauses the lane. A run of failures without any answer
+    really used the limit. A throttle cuts it once per cool-down and pauses the lane. A run of failures with no answer
     opens the breaker: the lane pauses, then sends a single probe until something is answered. Refusals that arrive in a
     pause belong to the burst that caused it and do not lengthen it, unless they ask for it.
     """
@@ -47,7 +47,7 @@ class Concurrency:
         self._pauses = 0
         self._half_open = False
         self._cut_at = float("-inf")
-        self.in_flight = 0
+        self.in_flight = self._peak = 0
         self._begin_round()
         self.paused_until = float("-inf")
 

@@ -130,11 +130,13 @@ async def _open_reader(path: Path, mode: str) -> aiosqlite.Connection:
         connection = await aiosqlite.connect(f"{path.absolute().as_uri()}?{mode}", uri=True, isolation_level=None)
         try:
             await connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
-            if not await _check_version(connection, path):
-                raise StoreError("the store is empty", where=str(path), mend="give another path")
+            version = await _check_version(connection, path)
         except BaseException:
             await connection.close()
             raise
+    if not version:
+        await connection.close()
+        raise StoreError("the store is empty", where=str(path), mend="give another path")
     return connection
 
 
@@ -174,6 +176,8 @@ async def _prepare(connection: aiosqlite.Connection, path: Path, views: Sequence
         if number > version:
             mark = f"PRAGMA user_version = {number}; PRAGMA application_id = {APPLICATION_ID};"
             await connection.executescript(f"BEGIN IMMEDIATE; {script} {mark} COMMIT;")
+    # SQLite opens a read-only file without complaint; better to learn it here than at the first call.
+    await connection.executescript(f"BEGIN IMMEDIATE; PRAGMA user_version = {migrations()[-1][0]}; COMMIT;")
     for script in views:
         await connection.executescript(f"BEGIN IMMEDIATE; {script} COMMIT;")
 

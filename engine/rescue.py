@@ -22,7 +22,7 @@ from engine.writes import Fail, Settle
 PRIVATE: Final = 0o600
 _OPEN: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
 
-Value = str | int | None
+Value = str | int | bool | None
 Fields = dict[str, Value]
 
 
@@ -99,7 +99,7 @@ def operation(line: Line, request_id: int) -> Settle | Fail:
         ValueError: a field is missing or of another kind.
     """
     key = bytes.fromhex(line.key)
-    attempt: dict[str, object] = {**line.attempt, "request_id": request_id}
+    attempt: Fields = {**line.attempt, "request_id": request_id}
     if not line.completion:
         return Fail(key, attempt, {**line.request, "request_id": request_id, "keep": False})
     completion: dict[str, object] = {**line.completion, "request_id": request_id}
@@ -116,15 +116,11 @@ def operation(line: Line, request_id: int) -> Settle | Fail:
 def _line(operation: Settle | Fail) -> Line:
     key = operation.key.hex()
     if isinstance(operation, Fail):
-        return Line(key=key, attempt=_fields(operation.attempt), request=_fields(operation.request))
+        return Line(key=key, attempt=dict(operation.attempt), request=dict(operation.request))
     completion = operation.completion._asdict()
     frames = tuple(name for name, value in completion.items() if isinstance(value, bytes))
     completion |= {name: b64encode(completion[name]).decode() for name in frames}
     return Line(key=key, attempt=operation.paid._asdict(), completion=completion, frames=frames)
-
-
-def _fields(values: object) -> Fields:
-    return msgspec.convert(values, Fields)
 
 
 def _write_private(path: Path, text: bytes) -> None:

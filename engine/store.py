@@ -9,7 +9,7 @@ import contextlib
 import os
 import sqlite3
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
@@ -29,7 +29,7 @@ from engine.rescue import Rescued
 from engine.rows import AttemptRow, PaidRow, completion_row
 from engine.state import State
 from engine.writer import RETRY_SECONDS, Writer
-from engine.writes import Fail, Lease, Plan, Planned, ReadCell, Send, Settle, Statement
+from engine.writes import Fail, Lease, Plan, Planned, ReadCell, Scalar, Send, Settle, Statement, Values
 
 LEASE_MS: Final = 120_000
 ERROR_CHARACTERS: Final = 500
@@ -287,7 +287,7 @@ class Store:
         An attempt that costs something without an answer is `assumed` billed, any other is an `error`.
         """
         text = well_formed(error.message[:ERROR_CHARACTERS])
-        shared = {
+        shared: dict[str, Scalar] = {
             "request_id": ticket.leased.id, "number": ticket.attempt, "error_class": error.kind.value, "error": text,
         }  # fmt: skip
         attempt = shared | {
@@ -310,7 +310,7 @@ class Store:
 
     # ----- private
 
-    async def _fetch(self, name: str, values: Mapping[str, object]) -> list[Any]:
+    async def _fetch(self, name: str, values: Values) -> list[Any]:
         return _of(list, await self._writer.put(Statement(name, values)))
 
     def _explain(self, error: sqlite3.DatabaseError) -> StoreError | None:

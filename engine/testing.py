@@ -101,7 +101,9 @@ def make_request(text: str = "hello", *, sample: int = 0, max_tokens: int = 10, 
 def make_completion(text: str = "hi", *, input_tokens: int = 5, output_tokens: int = 2) -> Completion:
     """Return a small completion."""
     usage = Usage(input_tokens=input_tokens, output_tokens=output_tokens)
-    return Completion(text=text, finish=Finish.STOP, usage=usage, finish_raw="stop", raw=text.encode("utf-8", "surrogatepass"))
+    return Completion(
+        text=text, finish=Finish.STOP, usage=usage, finish_raw="stop", raw=text.encode("utf-8", "surrogatepass")
+    )
 
 
 def make_leased(

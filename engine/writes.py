@@ -20,6 +20,8 @@ from engine.rows import (
 from engine.writer import Operation
 
 Values = Mapping[str, object]
+Scalar = str | int | bool | None
+Scalars = Mapping[str, Scalar]
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +99,7 @@ class Fail(Operation):
 
     __slots__ = ("attempt", "key", "request")
 
-    def __init__(self, key: bytes, attempt: Values, request: Values) -> None:
+    def __init__(self, key: bytes, attempt: Scalars, request: Scalars) -> None:
         super().__init__(kept=True)
         self.key = key
         self.attempt = attempt

@@ -14,20 +14,28 @@ _FEWEST_WORDS: Final = 2
 # Verbs that statements about tastes and habits begin with; the third person is made from them by rule.
 _VERBS: Final = frozenset(
     """accept adapt admire adopt advocate aim appreciate approach arrange ask aspire assign associate attend avoid bake
-    balance begin believe belong bike borrow bring browse build buy camp care carry celebrate challenge champion check
-    cherish choose chat clean climb collect combine commit compete connect consider contribute cook craft create crave
-    critique cultivate cycle dance decide decline decorate dedicate delight demand depend design despise detest develop
-    devote disagree discourage discover discuss dislike distrust do donate downplay draw dream dress drink drive eat
-    embrace emphasize encourage engage enjoy escape excel exercise experience experiment explore express fancy favor
-    favour fear feel find finish fish fly focus follow forage frequent gamble garden gather get give go grow hate have
-    help hike hold hope host ignore incorporate indulge insist invest invite jog join journal juggle keep knit know lack
-    laugh lead lean learn leave like limit listen live look love maintain make meditate meet mentor minimize mix mourn
-    neglect need nurture obsess offer oppose opt order organize own paint participate pay perform pick plan plant play
-    practice practise praise prefer prepare preserve prioritize promote pursue question read recycle refuse reject relax
-    relish rely remain resent resist respect restore ride run save schedule scorn seek select sew shop show shun sing
-    sketch skip sleep socialize speak spend splurge sport start stay steer stream stress stick strive struggle study
-    subscribe support swim take talk teach tend think thrive tinker train travel treasure treat trust try upcycle use
-    value view visit volunteer wait wake walk want watch wear welcome wish wonder work worry write yearn""".split()  # noqa: SIM905 - words, not code
+    balance barbecue begin believe belong bet bike blog borrow box breed brew bring browse build buy calculate
+    camp care carry celebrate challenge champion chase chat check cherish choose clean climb coach code collect
+    combine commit compete compose connect consider contribute cook craft crave create critique cultivate curate
+    cycle dance daydream debate decide decline decorate dedicate delight demand deny depend design despise
+    detest develop devote disagree discourage discover discuss dislike distrust ditch dive do dodge donate
+    doodle downplay draw dread dream dress drink drive drum earn eat embrace embroider emphasize encourage
+    engage enjoy entertain escape excel exercise experience experiment explore express fancy favor favour fear
+    feel find finish fish fix fly focus follow forage forgive forgo frequent gamble garden gather get give go
+    greet grill groom grow hang harvest hate have help hike hold hope host hum hunt ignore imagine improvise
+    incorporate indulge insist invent invest invite iron jog join journal juggle jump keep knit know lack laugh
+    lead lean learn leave lift like limit listen live loathe long look love maintain make manage master meditate
+    meet memorize mend mentor minimize mix mourn nap need neglect nurture observe obsess offer oppose opt order
+    organize overlook own pack paint participate patch pay perfect perform photograph pick plan plant play
+    ponder practice practise praise pray prefer prepare preserve prioritize promote protest pursue push question
+    quilt raise read recite recycle reflect refuse rehearse reject relax relish rely remain rent repair
+    repurpose rescue resent resist respect rest restore reuse revere revisit rewatch ride roam roast run save
+    savor savour schedule scorn sculpt seek select send serve sew share shoot shop show shun sing sip sit skate
+    sketch ski skip sleep snack socialize solve sort spar speak spend splurge sponsor sport stand stargaze start
+    stay steer stick stream stress strive stroll struggle strum study subscribe support surf swap swim take talk
+    taste teach tell tend thank think thrive throw tinker tolerate toss track train translate travel treasure
+    treat trek trust try tune turn unplug unwind upcycle use value venture view visit volunteer vote wait wake
+    walk wander want wash watch wear weave weigh welcome whistle whittle wish wonder work worry write yearn""".split()  # noqa: SIM905 - words, not code
 )
 _ODD: Final = {"is": "am", "has": "have", "does": "do", "goes": "go"}
 _FIXED: Final = frozenset({"can", "can't", "cannot", "could", "couldn't", "would", "will", "won't", "must", "used"})

@@ -32,7 +32,7 @@ def _lines(table: dict[str, object]) -> list[str]:
 
 def _value(value: object) -> str:
     """Return a text, number or list as TOML, which takes JSON's spelling of these, all but one character."""
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return "[" + ", ".join(_value(item) for item in value) + "]"
     if isinstance(value, str):
         return msgspec.json.encode(well_formed(value)).decode().replace("\x7f", "\\u007f")

@@ -3,7 +3,7 @@
 The data set has profiles with free keys and, row by row, preferences in the third person; it has no label for a
 persona and no three facts. So a persona's facts are its occupation and two preferences of one kind, drawn by seed, and
 that kind is its group. Preferences are put into the first person by rule; one whose pronouns or verbs leave doubt is
-not used. Rows that are about someone else, out of date, taken back, sensitive, or that look like a secret are never used.
+not used. Rows that are about someone else, out of date, taken back, sensitive, or that look like a secret never are.
 
 Knows no file: rows come as mappings from column to text. The draw hashes seed and row, so it is the same everywhere and
 a persona's draw does not depend on which others are in the file.
@@ -251,11 +251,12 @@ def _make(person: Person, groups: Sequence[Group], seed: int, crowd: Crowd) -> t
     for group in groups:
         for pair in _pairs(person, profile, group, seed):
             persona = _persona(person, profile, group, occupation, pair, seed)
-            problems = [*validate([persona], whole=False), *crowd.clashes(persona)]
-            if not problems:
+            broken, clashes = validate([persona], whole=False), crowd.clashes(persona)
+            if not broken and not clashes:
                 return persona, ""
-            reason = f"{problems[0].field}: {'too much like another persona' if crowd.clashes(persona) else 'broken'}"
-            if {problem.field for problem in problems} - {"facts", "reveals"}:
+            field = (broken or clashes)[0].field
+            reason = f"{field} against the rules" if broken else f"{field} too much like another persona's"
+            if {problem.field for problem in (*broken, *clashes)} - {"facts", "reveals"}:
                 return None, reason
     return None, reason
 

@@ -149,7 +149,7 @@ def _detail_words(details: list[_Detail], wait: float | None) -> list[str]:
 
 
 def _retry_delay(details: list[_Detail]) -> float | None:
-    waits = [wait_seconds(detail.retry_delay, {}) for detail in details if detail.retry_delay]
+    waits = [wait_seconds(detail.retry_delay, None) for detail in details if detail.retry_delay]
     return max((wait for wait in waits if wait is not None), default=None)
 
 

@@ -63,7 +63,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     if milliseconds is not None and _NUMBER.fullmatch(milliseconds):
         return min(float(milliseconds) / 1000, LONGEST_WAIT)
     text = headers.get("retry-after")
-    return None if text is None else wait_seconds(text, headers)
+    return None if text is None else wait_seconds(text, sent_at(headers))
 
 
 def should_retry(headers: Mapping[str, str]) -> bool | None:
@@ -77,11 +77,12 @@ def rate_hints(headers: Mapping[str, str]) -> RateHints | None:
     Unreadable values count as absent. A bare `x-ratelimit-limit` is not read: it may count anything.
     """
     found: dict[str, float] = {}
+    now = sent_at(headers)
     for stem, limit, remaining, reset in _HINT_HEADERS:
         if limit in headers or remaining in headers:
             _note(found, f"{stem}_limit", _count(headers.get(limit)) or None)
             _note(found, f"{stem}_remaining", _count(headers.get(remaining)))
-            _note(found, f"{stem}_reset", wait_seconds(headers.get(reset, ""), headers))
+            _note(found, f"{stem}_reset", wait_seconds(headers.get(reset, ""), now))
     return RateHints(**found) if found else None  # type: ignore[arg-type]
 
 
@@ -98,28 +99,33 @@ def exhausted_reset(hints: RateHints | None) -> float | None:
     return max((reset for remaining, reset in pairs if remaining == 0 and reset is not None), default=None)
 
 
-def wait_seconds(text: str, headers: Mapping[str, str]) -> float | None:
-    """Return the wait that `text` means, in seconds from the reply's date, or None when it cannot be read.
+def sent_at(headers: Mapping[str, str]) -> float | None:
+    """Return the moment that a reply's `date` header names, in UNIX seconds, or None."""
+    return _moment(headers.get("date", ""))
+
+
+def wait_seconds(text: str, now: float | None) -> float | None:
+    """Return the wait that `text` means, in seconds from `now` (UNIX seconds), or None when it cannot be read.
 
     Knows plain seconds, durations (`20ms`, `1m30.5s`, `6m0s`), UNIX seconds, RFC 3339 moments and HTTP dates.
     """
     text = text.strip()
+    if text[4:5] == "-":  # only RFC 3339 has a dash there; such resets come four to a reply
+        return _until(_moment(text), now)
     if _NUMBER.fullmatch(text):
         seconds = float(text)
-        return _until(seconds, headers) if seconds >= EPOCH_FLOOR else min(seconds, LONGEST_WAIT)
+        return _until(seconds, now) if seconds >= EPOCH_FLOOR else min(seconds, LONGEST_WAIT)
     if _DURATION.fullmatch(text):
         return min(_duration(text), LONGEST_WAIT)
-    moment = _moment(text)
-    return None if moment is None else _until(moment, headers)
+    return _until(_moment(text), now)
 
 
 def _duration(text: str) -> float:
     return math.fsum(float(amount) * _UNIT_SECONDS[unit] for amount, unit in _DURATION_STEP.findall(text))
 
 
-def _until(moment: float, headers: Mapping[str, str]) -> float | None:
-    now = _moment(headers.get("date", ""))
-    return None if now is None else min(max(moment - now, 0.0), LONGEST_WAIT)
+def _until(moment: float | None, now: float | None) -> float | None:
+    return None if moment is None or now is None else min(max(moment - now, 0.0), LONGEST_WAIT)
 
 
 def _moment(text: str) -> float | None:

@@ -10,9 +10,10 @@ answer may have been made, and charged, without reaching us.
 """
 
 import asyncio
+import re
 import ssl
 import time
-from collections.abc import AsyncIterable, Awaitable, Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
 from email.utils import formatdate
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
@@ -35,13 +36,19 @@ MOST_CONNECTIONS: Final = 4096
 KEEP_IDLE: Final = 4.0
 MOST_KEPT_URLS: Final = 64
 FIRST_ERROR: Final = 300
+# In front of a path: beside the versioned base address, not below it, as Gemini's uploads and downloads are.
+ABOVE: Final = "^"
 
 # TimeoutError, the bound on the whole exchange, is an OSError.
 FOREIGN: Final = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, aiohttp.ClientError, OSError)
 
 T = TypeVar("T")
 
+# Takes a piece of a reply; returns False when it has enough.
+Sink = Callable[[bytes], Awaitable[bool]]
+
 _UNSENT_CAUSES: Final = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+_VERSION: Final = re.compile(r"v\d+(?:alpha|beta)?")
 _UNSENT: Final = (httpx.ConnectError, httpx.ProxyError, httpx.PoolTimeout)
 _BASE_HEADERS: Final = {
     "accept": "application/json",
@@ -98,6 +105,12 @@ class HttpEndpoint:
         self._transport = transport or _transport(base_url)
         self._urls: dict[str, httpx.URL] = {}
 
+    @property
+    def root(self) -> str:
+        """The base address without a final part that names a version; `ABOVE` before a path leads there."""
+        head, _, tail = self._base.rpartition("/")
+        return head if _VERSION.fullmatch(tail) else self._base
+
     async def post(self, path: str, body: bytes) -> HttpReply:
         """Send `body` once and return the reply, whatever its status; raises ProviderError."""
         return await self._exchange("POST", path, body)
@@ -106,9 +119,52 @@ class HttpEndpoint:
         """Fetch `path` once and return the reply, whatever its status; raises ProviderError."""
         return await self._exchange("GET", path, None)
 
+    async def delete(self, path: str) -> HttpReply:
+        """Delete `path` once and return the reply, whatever its status; raises ProviderError."""
+        return await self._exchange("DELETE", path, None)
+
+    async def send(
+        self, path: str, content: AsyncIterable[bytes], *, length: int, headers: Mapping[str, str]
+    ) -> HttpReply:
+        """Post `length` bytes piece by piece, once, and return the reply, whatever its status; raises ProviderError.
+
+        `headers` go before the endpoint's own, `content-type` among them.
+        """
+        request = httpx.Request(
+            "POST",
+            self._url(path),
+            headers={**self._headers, **headers, "content-length": str(length)},
+            content=content,
+            extensions=self._extensions,
+        )
+        return await map_errors(self._call(request))
+
+    async def fetch(self, path: str, sink: Sink) -> HttpReply:
+        """Fetch `path` once, handing the body of a success to `sink` piece by piece, and return the reply without it.
+
+        The body of any other status is in the reply, and `sink` sees nothing. Pieces come with the key masked.
+
+        Raises:
+            ProviderError: the reply broke off; a length that was promised and not kept counts as that.
+        """
+        return await map_errors(self._pour(self._request("GET", path, None), sink))
+
     async def close(self) -> None:
         """Close the connections; safe to call twice."""
         await self._transport.aclose()
+
+    async def _pour(self, request: httpx.Request, sink: Sink) -> HttpReply:
+        async with asyncio.timeout(self._timeouts.total):
+            response = await self._transport.handle_async_request(request)
+            try:
+                if response.status_code >= FIRST_ERROR:
+                    return self._masked(response, await _bounded(response))
+                async for piece in _masked_pieces(_pieces(response), self._secret):
+                    if not await sink(piece):
+                        break
+                return self._masked(response, b"")
+            finally:
+                await response.aclose()
 
     async def _exchange(self, method: str, path: str, content: bytes | None) -> HttpReply:
         return await map_errors(self._call(self._request(method, path, content)))
@@ -131,7 +187,7 @@ class HttpEndpoint:
     def _url(self, path: str) -> httpx.URL:
         url = self._urls.get(path)
         if url is None:
-            url = httpx.URL(self._base + path)
+            url = httpx.URL((self.root if path.startswith(ABOVE) else self._base) + path.removeprefix(ABOVE))
             if len(self._urls) < MOST_KEPT_URLS:
                 self._urls[path] = url
         return url
@@ -219,6 +275,21 @@ def _pieces(response: httpx.Response) -> AsyncIterable[bytes]:
     if isinstance(stream, httpx.AsyncByteStream) and "content-encoding" not in response.headers:
         return stream
     return response.aiter_bytes()
+
+
+async def _masked_pieces(pieces: AsyncIterable[bytes], secret: Secret | None) -> AsyncIterable[bytes]:
+    """Yield `pieces` with the key masked, also where it lies across two of them."""
+    if secret is None:
+        async for piece in pieces:
+            yield piece
+        return
+    held, tail = b"", len(secret.reveal()) - 1
+    async for piece in pieces:
+        held = secret.mask(held + piece)
+        cut = max(0, len(held) - tail)
+        yield held[:cut]
+        held = held[cut:]
+    yield held
 
 
 def _headers(extra: Mapping[str, str], secret: Secret | None, key_header: str) -> httpx.Headers:

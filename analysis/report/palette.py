@@ -41,8 +41,8 @@ MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "p")
 #: Grounded, reasonable, stereotype, fabricated: blue is acceptable, orange is over-inference, dark is the stronger one.
 LABELS: Final = (
     Colour("grounded", "#2a6aad", "#5b9ee0"),
-    Colour("reasonable", "#a5c8e6", "#2c5580"),
-    Colour("stereotype", "#f2b880", "#7a4a1d"),
+    Colour("reasonable", "#a5c8e6", "#3a6596"),
+    Colour("stereotype", "#f2b880", "#8c5a2b"),
     Colour("fabricated", "#b8480b", "#f08a4b"),
 )
 COLOURS: Final = (INK, QUIET, GRID, FAINT, PAPER, ALARM, *SERIES, *LABELS)

@@ -6,20 +6,22 @@ In each panel the model's own curve stands before the curves of all others, so t
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, isnan
-from typing import Final
+from typing import Final, TypedDict
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.estimates import Estimate
 from analysis.frames import Table
+from analysis.leakage import Event
+from analysis.leaks import WORDS
 from analysis.report.drawing import SMALL_POINTS, Drawing, Tables, as_estimate, drawn, extremes, sheet, short, style
 from analysis.report.palette import BLUE, FAINT, GRID, INK
 from analysis.report.rounds import ROUND
 
 PANELS_A_ROW: Final = 3
 PANEL_INCHES: Final = 1.25
-AT: Final = "at_"
+AT: Final = "k"
 FEWEST_POINTS: Final = 2
 
 
@@ -43,8 +45,8 @@ def accumulation(tables: Tables, _subjects: Sequence[str]) -> Drawing | None:
     table = tables["accumulation_rounds"]
     prompts = set(table.column("prompt"))
     curves = [
-        Curve(name=f"{row['model']} {row['prompt']}" if len(prompts) > 1 else str(row["model"]), **along)
-        for row, along in ((row, _along(table, index, ROUND)) for index, row in enumerate(table.named_rows()))
+        Curve(name=f"{row['model']} {row['prompt']}" if len(prompts) > 1 else str(row["model"]), **_along(table, index, ROUND))
+        for index, row in enumerate(table.named_rows())
     ]
     return _panels(
         curves,
@@ -58,20 +60,39 @@ def accumulation(tables: Tables, _subjects: Sequence[str]) -> Drawing | None:
     )
 
 
-def leakage(tables: Tables, subjects: Sequence[str]) -> Drawing | None:
+def leakage(tables: Tables, _subjects: Sequence[str]) -> Drawing | None:
     """Draw the chance that at least one of k samples leaks, over k, for the primary event."""
-    table = tables.get("leakage")
-    if table is None or not table.rows:
-        return None
-    return None
+    table = tables["leakage_at_k"]
+    curves = [
+        Curve(name=str(row["model"]), **_along(table, index, AT))
+        for index, row in enumerate(table.named_rows())
+        if row["event"] == Event.OI_ABOVE.value
+    ]
+    return _panels(
+        curves,
+        table,
+        name="leakage",
+        axis=("k, answers to the same request", "leakage@k, %"),
+        caption=f"Chance that at least one of k answers has an {WORDS[Event.OI_ABOVE]}, with 95 % intervals; faint: the"
+        " other models.",
+        words="Chance at the largest k: {last}",
+        unit=" %",
+    )
 
 
-def _along(table: Table, index: int, beginning: str) -> dict[str, tuple[int, ...] | tuple[Estimate, ...]]:
-    places = [at for at, column in enumerate(table.columns) if column.name.startswith(beginning)]
-    return {
-        "at": tuple(int(table.columns[place].name.removeprefix(beginning)) for place in places),
-        "estimates": tuple(as_estimate(table.rows[index][place]) for place in places),
+class _Along(TypedDict):
+    at: tuple[int, ...]
+    estimates: tuple[Estimate, ...]
+
+
+def _along(table: Table, index: int, beginning: str) -> _Along:
+    """Return a row's cells in the columns that are named by a beginning and a whole number."""
+    found = {
+        int(number): as_estimate(value)
+        for column, value in zip(table.columns, table.rows[index], strict=True)
+        if column.name.startswith(beginning) and (number := column.name.removeprefix(beginning)).isdecimal()
     }
+    return {"at": tuple(found), "estimates": tuple(found.values())}
 
 
 def _panels(
@@ -89,6 +110,7 @@ def _panels(
         for place, axes in enumerate(grid.flat):
             if place < len(shown):
                 _panel(axes, shown, place, scale)
+                axes.tick_params(labelbottom=place + PANELS_A_ROW >= len(shown))
             else:
                 axes.set_visible(False)
         figure.supxlabel(axis[0], fontsize=SMALL_POINTS)

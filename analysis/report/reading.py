@@ -36,10 +36,14 @@ _TASKS: Final = """
     SELECT task_cell_id, model, persona, task, sample FROM records
     WHERE sweep_id = ? AND judge = ? AND state <> 'pending'
 """
-_RESPONSE: Final = """
-    SELECT r.model, r.persona, r.persona_group, r.task, r.sample, r.state, r.reason, r.claims, q.key, q.text
-    FROM records r LEFT JOIN answers a ON a.cell_id = r.task_cell_id LEFT JOIN requests q ON q.request_id = a.request_id
-    WHERE r.sweep_id = ? AND r.judge = ? AND r.task_cell_id = ?
+# One pass over each view, however many responses are wanted: SQLite would make whole views for every single look-up.
+_VERDICTS: Final = """
+    SELECT task_cell_id, model, persona, persona_group, task, sample, state, reason, claims FROM records
+    WHERE sweep_id = ? AND judge = ? AND task_cell_id IN (SELECT value FROM json_each(?))
+"""
+_ANSWERS: Final = """
+    SELECT a.cell_id, q.key, q.text FROM answers a JOIN requests q ON q.request_id = a.request_id
+    WHERE a.cell_id IN (SELECT value FROM json_each(?))
 """
 _SETTLED: Final = """
     SELECT alias, settled_ms, coalesce(latency_ms, 0), coalesce(output_tokens, 0) FROM requests
@@ -204,17 +208,18 @@ def _even(strata: Mapping[tuple[str, str], Sequence[tuple[int, int]]], most: int
     return [entry[1] for entry in turns if entry is not None][:most]
 
 
-def _responses(
-    connection: sqlite3.Connection, sweep_id: int, judge: str, cells: Sequence[int]
-) -> Iterator[Response]:
+def _responses(connection: sqlite3.Connection, sweep_id: int, judge: str, cells: Sequence[int]) -> Iterator[Response]:
+    wanted = json.dumps(cells)
+    found = connection.execute(_ANSWERS, (wanted,))
+    answers = {cell: (key or "", *text_of(stored)) for cell, key, stored in found}
+    verdicts = {cell: row for cell, *row in connection.execute(_VERDICTS, (sweep_id, judge, wanted))}
     for cell in cells:
-        row = connection.execute(_RESPONSE, (sweep_id, judge, cell)).fetchone()
-        model, persona, group, task, sample, state, reason, claims, key, stored = row
-        text, cut, why = text_of(stored)
+        model, persona, group, task, sample, state, reason, claims = verdicts[cell]
+        key, text, cut, why = answers.get(cell, ("", "", 0, NO_RESPONSE))
         labelled, claims_cut = _claims(claims)
         yield Response(
             model=model or "", persona=persona or "", group=group or "", task=task or "", sample=int(sample or 0),
-            state=state, reason=reason or "", key=key or "", text=text, cut=cut, why_no_text=why,
+            state=state, reason=reason or "", key=key, text=text, cut=cut, why_no_text=why,
             claims=labelled, claims_cut=claims_cut,
         )  # fmt: skip
 

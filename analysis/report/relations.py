@@ -88,10 +88,10 @@ def _known(row: dict[str, Value]) -> bool:
 def _cross(axes: Axes, own: Estimate, judged: Estimate, colour: Colour, marker: str) -> None:
     x, y = PERCENT * own.value, PERCENT * judged.value
     if own.interval is not None:
-        axes.plot([PERCENT * own.interval.low, PERCENT * own.interval.high], [y, y], color=colour.light, linewidth=1)
+        axes.plot([PERCENT * own.interval.low, PERCENT * own.interval.high], [y, y], color=colour.light, linewidth=1, alpha=0.6)
     if judged.interval is not None:
         ends = [PERCENT * judged.interval.low, PERCENT * judged.interval.high]
-        axes.plot([x, x], ends, color=colour.light, linewidth=1)
+        axes.plot([x, x], ends, color=colour.light, linewidth=1, alpha=0.6)
     dot(axes, x, y, colour, marker)
 
 

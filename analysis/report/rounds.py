@@ -28,7 +28,7 @@ def accumulation_rounds(context: Context) -> Table:
         drawn = resamples_of(len(personas), rng, count=context.settings.resamples, limit=EXACT_LIMIT)
         for model, prompt in np.unique(np.stack([memories.model, memories.prompt]), axis=1).T.tolist():
             mine = memories.where((memories.model == model) & (memories.prompt == prompt))
-            name, variant = context.subjects[model].alias, memories.prompts[prompt]
+            name, variant = context.subjects[model].label, memories.prompts[prompt]
             rows.append((name, variant, len(np.unique(mine.persona)), *_means(mine, personas, rounds, drawn)))
     return Table(
         name="accumulation_rounds",
@@ -37,7 +37,10 @@ def accumulation_rounds(context: Context) -> Table:
             Column("model", Kind.TEXT),
             Column("prompt", Kind.TEXT),
             Column("personas", Kind.COUNT, "personas"),
-            *(Column(f"{ROUND}{place}", Kind.NUMBER, "attributes", f"R{place}") for place in range(1, rounds + 1)),
+            *(
+                Column(f"{ROUND}{place}", Kind.NUMBER, "attributes", f"R{place}", brief=True, digits=1)
+                for place in range(1, rounds + 1)
+            ),
         ),
         rows=tuple(rows),
         notes=_notes(memories, len(personas)),

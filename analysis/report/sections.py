@@ -53,7 +53,7 @@ PARTS: Final = (
         words="How much of what a model says about a user goes beyond the evidence. OI, over-inference, is the share of"
         " a model's claims that the judge calls stereotype or fabricated. Lower is better.",
         figures=(comparisons.leaderboard, comparisons.composition),
-        tables=("leaderboard",),
+        tables=("leaderboard", "model_ranks", "paired_differences", "clustering"),
     ),
     Part(
         name="inversion",
@@ -90,14 +90,14 @@ PARTS: Final = (
         title="Memory over a conversation",
         words="How many attributes that nobody stated a model's memory of the user holds after each round.",
         figures=(panels.accumulation,),
-        tables=("accumulation_rounds", "accumulation"),
+        tables=("accumulation_rounds", "accumulation", "retraction", "contradicted_attributes"),
     ),
     Part(
         name="leakage",
         title="Leakage over repeated samples",
-        words="The chance that at least one of k answers to the same request leaks.",
+        words="What comes out when the same request is answered k times: the chance that at least one answer leaks.",
         figures=(panels.leakage,),
-        tables=("leakage",),
+        tables=("leakage_at_k", "all_at_k", "worst_at_k"),
     ),
     Part(
         name="probe",
@@ -105,6 +105,30 @@ PARTS: Final = (
         words="What models infer when asked directly, beside what they infer while they write for the user.",
         figures=(comparisons.probe,),
         tables=("probe",),
+    ),
+    Part(
+        name="length",
+        title="Length of answers",
+        words="Whether models over-infer more simply because they write more.",
+        tables=("verbosity", "claims_per_answer"),
+    ),
+    Part(
+        name="judges",
+        title="Judges and people",
+        words="How far the labels can be trusted: judges against each other, and against people where people have"
+        " labelled a sample.",
+        tables=(
+            "judges",
+            "judge_models",
+            "judge_pairs",
+            "judge_agreement",
+            "judge_by_label",
+            "judge_confusion",
+            "judge_disagreement_structure",
+            "judge_corrected",
+            "annotator_agreement",
+            "corrected",
+        ),
     ),
     Part(
         name="cost",
@@ -117,7 +141,7 @@ PARTS: Final = (
         name="missing",
         title="What is missing",
         words="Answers that are not in the tables above, and why. None of them is counted as zero.",
-        tables=("missing_answers", "parse_failures", "parameter_changes"),
+        tables=("missing_answers", "parse_failures", "parameter_changes", "model_versions"),
     ),
 )
 MORE: Final = Part(name="more", title="Further tables", words="Tables that belong to no part above.")

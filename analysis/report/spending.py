@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from analysis.report.drawing import (
     EDGE_INCHES,
     ROW_INCHES,
+    SMALL_POINTS,
     Drawing,
     Tables,
     as_estimate,
@@ -18,7 +19,7 @@ from analysis.report.drawing import (
     name_rows,
     sheet,
 )
-from analysis.report.palette import BLUE
+from analysis.report.palette import BLUE, INK
 
 NANO: Final = 1_000_000_000
 MILLION: Final = 1_000_000
@@ -47,7 +48,10 @@ def cost(tables: Tables, _subjects: Sequence[str]) -> Drawing | None:
     def paint() -> Figure:
         figure = sheet(ROW_INCHES * len(names) + EDGE_INCHES)
         axes = axes_of(figure)
-        axes.barh(range(len(order)), [values[at] for at in order], height=0.62, color=BLUE.light)
+        bars = axes.barh(range(len(order)), [values[at] for at in order], height=0.62, color=BLUE.light)
+        labels = [f"{values[at]:,.2f}" for at in order]
+        axes.bar_label(bars, labels, padding=3, fontsize=SMALL_POINTS, color=INK.light)
+        axes.margins(x=0.12)
         name_rows(axes, [names[at] for at in order])
         axes.set_xlabel(unit)
         return figure

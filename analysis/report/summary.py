@@ -22,6 +22,8 @@ FEW_MODELS: Final = 20
 FEW_FAMILIES: Final = 10
 WELL_COVERED: Final = 0.95
 PERCENT: Final = 100
+FAMILIES: Final = "families"
+NANO: Final = 1_000_000_000
 
 Tables = Mapping[str, Table]
 
@@ -32,6 +34,7 @@ def findings(context: Context, tables: Tables) -> Iterator[str]:
     yield from _level(tables)
     yield from _tasks(tables)
     yield from _monitoring(context, tables)
+    yield from _correlation(tables)
     yield from _groups(tables)
     yield from _memory(tables)
     yield from _money(tables)
@@ -53,22 +56,52 @@ def caveats(context: Context, tables: Tables) -> Iterator[str]:
             f"{plural(len(context.personas), 'personas')} are too few for trustworthy intervals: percentile intervals"
             " over so few are too narrow."
         )
-    if context.judge:
-        yield (
-            f"One judge, {inert(context.label(context.judge))}, decided every label. How well it agrees with people is"
-            " shown only where people have labelled a sample; without that the levels are the judge's opinion."
-        )
+    yield from _judging(context)
     families = {model.family for model in subjects if model.family}
     if len(subjects) > 1 and (len(subjects) < FEW_MODELS or len(families) < FEW_FAMILIES):
         yield (
-            f"Comparisons across models rest on {plural(len(subjects), 'models')} of"
-            f" {len(families)} {'family' if len(families) == 1 else 'families'}, which are not independent. Any"
-            " correlation over them is exploratory: it suggests a question, it does not answer one."
+            f"Comparisons across models rest on {plural(len(subjects), 'models')}"
+            f"{f' of {plural(len(families), FAMILIES)}' if families else ''}, which are not independent. Any correlation"
+            " over them is exploratory: it suggests a question, it does not answer one."
         )
     if len(np.unique(context.records.sample)) == 1 and len(records):
         yield "Every answer was drawn once, so chance between repeated draws is not measured."
     yield from _few_conversations(tables)
     yield "Intervals say how the numbers would vary with other personas of the same kind, not with other prompts or judges."
+
+
+def _judging(context: Context) -> Iterator[str]:
+    """Yield how far the labels can be trusted."""
+    judge = inert(context.label(context.judge))
+    if not context.judge:
+        return
+    if context.human is None:
+        yield (
+            f"One judge, {judge}, decided every label, and nobody has checked a sample of them: the levels are this"
+            " judge's opinion."
+        )
+    else:
+        yield (
+            f"One judge, {judge}, decided every label. People have labelled {int(context.human.sum()):,} of the claims;"
+            " the tables under Judges and people say how far they agree."
+        )
+
+
+def _correlation(tables: Tables) -> Iterator[str]:
+    """Yield the rank correlation of self-audit and judge over models, never without what it hangs on."""
+    first = next(tables["inversion"].named_rows(), None)
+    rho = as_estimate(first["value"] if first else None)
+    if first is None or isnan(rho.value):
+        return
+    ends = "" if rho.interval is None else f", 95 % interval {rho.interval.low:.2f} to {rho.interval.high:.2f}"
+    test = f", p = {first['p']:.3f}" if isinstance(first["p"], float) else ""
+    without = [as_estimate(value).value for value in tables["inversion_by_family"].column("rho")]
+    known = [value for value in without if not isnan(value)]
+    hangs = f" Leaving out one family moves it between {min(known):.2f} and {max(known):.2f}." if known else ""
+    yield (
+        f"Exploratory: over {plural(rho.n, 'models')}, what models report of themselves and what the judge finds are"
+        f" rank-correlated with rho = {rho.value:.2f}{ends}{test}.{hangs}"
+    )
 
 
 def _scope(context: Context) -> Iterator[str]:
@@ -158,8 +191,10 @@ def _money(tables: Tables) -> Iterator[str]:
     table = tables["cost"]
     total = list(table.named_rows())[-1]
     if isinstance(total["requests"], int) and total["requests"]:
-        shown = {name: cell_text(total[name], _column(table, name)) for name in ("requests", "answered", "cost_nano")}
-        yield f"{shown['requests']} requests were planned, {shown['answered']} answered, for {shown['cost_nano']}."
+        shown = {name: cell_text(total[name], _column(table, name)) for name in ("requests", "answered")}
+        paid = as_estimate(total["cost_nano"]).value
+        price = "" if isnan(paid) else f", for {paid / NANO:,.2f} US dollars"
+        yield f"{shown['requests']} requests were planned, {shown['answered']} answered{price}."
 
 
 def _few_conversations(tables: Tables) -> Iterator[str]:

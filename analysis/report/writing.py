@@ -1,13 +1,13 @@
 """Writes the page: from a store to one HTML file. `write` is the entry point for every command line."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from analysis.context import Context, Settings, prepare
 from analysis.export import ExportError, write_whole
-from analysis.frames import Report
+from analysis.human import find_validation
 from analysis.load import load
 from analysis.report.island import islands
 from analysis.report.page import Contents, render
@@ -17,7 +17,7 @@ from analysis.report.reading import opened, read_manifest, read_settled, sample_
 from analysis.report.rounds import accumulation_rounds
 from analysis.report.sections import sections
 from analysis.report.summary import caveats, findings
-from analysis.tables import make_report
+from analysis.tables import report_of
 
 EXPLORED: Final = 600
 
@@ -72,8 +72,9 @@ def write(
 def gather(store: Path, settings: Settings, *, sweep: str = "", explore: int | None = EXPLORED) -> Contents:
     """Return all that the page says; see `write`."""
     data = load(store, sweep)
-    context, report = prepare(data, settings), make_report(data, settings)
-    info = data.sweep
+    context = prepare(data, settings)
+    context = replace(context, validation=find_validation(store, data.sweep.name, context.judge))
+    report, info = report_of(context), data.sweep
     with opened(store) as connection:
         manifest = read_manifest(connection, info.sweep_id)
         settled = read_settled(connection, info.name)

@@ -28,7 +28,10 @@ class LazyGroup(click.Group):
             "inspect": ("bench.cli.look", "inspect_request"),
             "errors": ("bench.cli.look", "errors"),
             "retry": ("bench.cli.look", "retry"),
+            "doctor": ("bench.cli.doctor", "doctor"),
             "models": ("bench.cli.models", "models"),
+            "reparse": ("bench.cli.reparse", "reparse"),
+            "personas": ("bench.cli.personas", "personas"),
             "annotate": ("bench.cli.annotate", "annotate"),
         }
     )

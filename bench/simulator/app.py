@@ -133,7 +133,7 @@ class App:
             await asyncio.sleep(wait)
         fault = visit.rule.fault if visit.rule else None
         dropped = fault in CUT_OFF
-        charge = self.desk.charge(visit.call, answer, dropped=dropped, fault=fault or "")
+        charge = self.desk.charge(visit.call, answer, dropped=dropped, fault=fault or "", reply=visit.tag.id)
         if not dropped and (visit.request.transport is None or visit.request.transport.is_closing()):
             self.desk.bill.lost(charge)
         reply = visit.wire.write(visit.call, answer, visit.tag)

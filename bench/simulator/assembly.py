@@ -3,10 +3,11 @@
 import time
 from pathlib import Path
 
-from bench.simulator import listing
+from bench.simulator import batchcontrol, listing
 from bench.simulator.answers import Speaker
 from bench.simulator.anthropic import Anthropic
 from bench.simulator.app import App
+from bench.simulator.batches import Batches
 from bench.simulator.bill import Bill
 from bench.simulator.cast import load_cast
 from bench.simulator.config import Config
@@ -36,7 +37,8 @@ def build(config: Config, state: Path, seed: int) -> App:
         Moonshot(strict=config.strict),
     )
     app = App(config, Desk(config, speaker, Bill(state), time.time), wires, seed=seed)
-    for route in (Control(app, seed).route(), *listing.routes(config, wires)):
+    batches = batchcontrol.routes(config, wires, Batches(config.batches, app.desk, app.faults, time.time))
+    for route in (Control(app, seed).route(), *listing.routes(config, wires), *batches):
         app.add(route)
     return app
 

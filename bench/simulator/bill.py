@@ -49,6 +49,7 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=
         at: seconds since the epoch.
         outcome: `dropped` when the simulator cut the connection on purpose; see also `Lost`.
         batch: id of the provider's batch that it was part of.
+        reply: the id that the reply carried (`wire.Tag.id`); a client's request id ends with it.
     """
 
     n: int
@@ -62,6 +63,7 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=
     outcome: Outcome
     fault: str = ""
     batch: str = ""
+    reply: str = ""
 
 
 class Lost(msgspec.Struct, frozen=True, kw_only=True, tag="lost", tag_field="kind"):
@@ -144,6 +146,7 @@ class Bill:
         outcome: Outcome = "delivered",
         fault: str = "",
         batch: str = "",
+        reply: str = "",
     ) -> int:
         """Write a charge and return its number; it is in the file when this returns."""
         charge = Charge(
@@ -158,6 +161,7 @@ class Bill:
             outcome=outcome,
             fault=fault,
             batch=batch,
+            reply=reply,
         )
         self._write(charge)
         self._count(charge)

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from bench.simulator.batchrules import BatchSettings
 from bench.simulator.faults import Fault, Rule
 from bench.simulator.latency import Latency
 from bench.simulator.limits import Rates
@@ -55,6 +56,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         batch_discount: share of the price that batches pay, by provider.
         limits: rates by `provider/model`, by provider, or `*`.
         latency: by provider, or `*`.
+        batches: how fast simulated batches pass.
         prefix_cache: whether repeated system prompts are partly read from a cache.
         reasoning_tokens: length of the reasoning of models that reason.
         disagreement: by judge model, the share of claims that it labels one step off.
@@ -69,6 +71,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     limits: dict[str, Rates] = {}
     latency: dict[str, Latency] = {}
     faults: FaultSettings = FaultSettings()
+    batches: BatchSettings = BatchSettings()
     prefix_cache: bool = True
     reasoning_tokens: int = 24
     disagreement: dict[str, float] = {}

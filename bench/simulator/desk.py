@@ -43,7 +43,16 @@ class Desk:
             text=text, finish=finish, thinking=thinking, usage=self._usage(call, text, thinking), stage=spoken.stage
         )
 
-    def charge(self, call: Call, answer: Answer, *, dropped: bool = False, fault: str = "", batch: str = "") -> int:
+    def charge(
+        self,
+        call: Call,
+        answer: Answer,
+        *,
+        dropped: bool = False,
+        fault: str = "",
+        batch: str = "",
+        reply: str = "",
+    ) -> int:
         """Write a call on the bill and return the number of the charge."""
         nano = cost_nano(self.price(call.model), answer.usage)
         return self.bill.charge(
@@ -57,6 +66,7 @@ class Desk:
             outcome="dropped" if dropped else "delivered",
             fault=fault,
             batch=batch,
+            reply=reply,
         )
 
     def price(self, model: str) -> Price:

@@ -49,8 +49,15 @@ CHUNK: Final = 20_000
 
 _LABELS: Final = ("GROUNDED", "INFERRED_REASONABLE", "INFERRED_STEREOTYPE", "FABRICATED")
 _ACCURACIES: Final = ("CORRECT", "INCORRECT", "PARTIALLY_CORRECT", "UNVERIFIABLE")
-_ACCURACY_SHARES: Final = np.array([[0.9, 0.0, 0.1, 0.0], [0.5, 0.1, 0.1, 0.3], [0.3, 0.3, 0.1, 0.3], [0.1, 0.2, 0.0, 0.7]])
-_TEXTS: Final = ("The user enjoys quiet evenings at home", "The user values close friendships", "The user is tidy", "The user likes old films")
+_ACCURACY_SHARES: Final = np.array(
+    [[0.9, 0.0, 0.1, 0.0], [0.5, 0.1, 0.1, 0.3], [0.3, 0.3, 0.1, 0.3], [0.1, 0.2, 0.0, 0.7]]
+)
+_TEXTS: Final = (
+    "The user enjoys quiet evenings at home",
+    "The user values close friendships",
+    "The user is tidy",
+    "The user likes old films",
+)
 
 Draws: TypeAlias = NDArray[np.int64]
 
@@ -103,9 +110,7 @@ class _Writer:
             "notes": [],
             "toy_judge": False,
         }
-        self._connection.execute(
-            "INSERT INTO sweep VALUES (1, 'benchmark', 1, ?, '', 1, 0)", (json.dumps(manifest),)
-        )
+        self._connection.execute("INSERT INTO sweep VALUES (1, 'benchmark', 1, ?, '', 1, 0)", (json.dumps(manifest),))
         claims = sum(self._model(name) for name in MODELS)
         self._flush()
         self._connection.execute(

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 import orjson
@@ -57,8 +57,7 @@ class Answering(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the connection."""
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - what a server is given
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         """Answer when a request is whole."""

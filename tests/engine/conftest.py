@@ -1,18 +1,29 @@
 """A store to work on, and a desk from which a test plays one worker of a sweep."""
 
-from collections.abc import AsyncIterator, Sequence
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from random import Random
 
 import pytest
 
-from engine.cell import Cell, Read, Reading, ReadingStatus
+from engine.cell import Cell, Read, Reader, Reading, ReadingStatus
+from engine.clock import Clock, SystemClock
 from engine.errors import ErrorClass, ProviderError
+from engine.events import Notice, Outcome, Snapshot
 from engine.lane import Leased, Ticket
-from engine.ledger import ZERO, Amount, Scope
+from engine.ledger import ZERO, Amount, Cap, Ledger, Scope
+from engine.limits import RateLimits
+from engine.money import Price
+from engine.progress import Progress
+from engine.provider import Provider
 from engine.request import Completion
+from engine.retry import RetryPolicy
+from engine.runner import Runner
+from engine.scheduler import Route, Scheduler
 from engine.state import State
-from engine.store import Store, Sweep
-from engine.testing import make_completion, make_ticket
+from engine.store import Recovery, Store, Sweep
+from engine.testing import EchoReader, ScriptedProvider, make_completion, make_ticket
 
 LANE = "scripted/m-1"
 
@@ -138,3 +149,99 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 async def desk(store: Store) -> Desk:
     """A desk with one sweep and one run."""
     return await sit_down(store)
+
+
+class Rig:
+    """Runs sweeps over one store file, each run as a program of its own would.
+
+    The aliases `m` and `n` share a lane; `o` has one of its own at the same provider; `p` is at another provider.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.provider: Provider = ScriptedProvider(lambda request, times: "hi")
+        self.other: Provider = ScriptedProvider(lambda request, times: "hi", name="other")
+        self.aliases = {"m": "scripted/m-1", "n": "scripted/m-1", "o": "scripted/m-2", "p": "other/m-1"}
+        self.price = Price(input=1_000_000_000, output=1_000_000_000)
+        self.limits = RateLimits(concurrency=8, adaptive=False)
+        self.caps: Mapping[Scope, Cap] = {}
+        self.policy = RetryPolicy(base=0.001)
+        self.reader: Reader = EchoReader()
+        self.clock: Clock = SystemClock()
+        self.patience = 60.0
+        self.free: Sequence[str] = ()
+        self.started: Callable[[Runner], object] = lambda runner: None
+        self.notices: list[Notice] = []
+        self.recovery: Recovery | None = None
+        self.last: Snapshot | None = None
+
+    @property
+    def calls(self) -> list[str]:
+        """What the first provider was asked, in order."""
+        assert isinstance(self.provider, ScriptedProvider)
+        return [request.messages[0].content for request in self.provider.seen]
+
+    def told(self, kind: str) -> list[str]:
+        """The notices of one kind."""
+        return [notice.text for notice in self.notices if notice.kind == kind]
+
+    async def run(self, cells: Iterable[Cell], *, sweep: str = "s") -> Outcome:
+        """Open the store, recover, run, close."""
+        async with await Store.open(self.path, retry_seconds=0.02) as store:
+            desk = await sit_down(store, sweep)
+            self.recovery = await store.recover(self.free, self.clock.wall_ms())
+            routes = {
+                alias: Route(lane, lane.partition("/")[0], self.price, self.limits)
+                for alias, lane in self.aliases.items()
+            }
+            ledger = Ledger(self.caps, await store.spent(desk.sweep))
+            runner = Runner(
+                store=store,
+                sweep=desk.sweep,
+                run_id=desk.run_id,
+                scheduler=Scheduler(
+                    sweep=sweep, routes=routes, ledger=ledger, policy=self.policy, now=self.clock.now()
+                ),
+                providers={"scripted": self.provider, "other": self.other},
+                prices=dict.fromkeys(routes, self.price),
+                reader=self.reader,
+                clock=self.clock,
+                rng=Random(1),  # noqa: S311 - jitter
+                progress=Progress({}),
+                listen=self.notices.append,
+                patience=self.patience,
+            )
+            self.started(runner)
+            try:
+                return await runner.run(cells)
+            finally:
+                self.last = runner.snapshot()
+
+    async def query(self, sql: str) -> list[tuple[object, ...]]:
+        """Look into the store from outside."""
+        connection = sqlite3.connect(self.path)
+        try:
+            return connection.execute(sql).fetchall()
+        finally:
+            connection.close()
+
+    async def states(self) -> dict[object, object]:
+        """Return how many requests are in each state."""
+        return dict(await self.query("SELECT state, count(*) FROM requests GROUP BY state"))  # type: ignore[arg-type]
+
+    async def spent(self) -> int:
+        """Return the money that is spent or reserved, after checking that the books agree."""
+        books = "SELECT coalesce(sum(cost_nano), 0), coalesce(sum(reserved_nano), 0) FROM spend"
+        rows = (
+            "SELECT coalesce(sum(cost_nano), 0), coalesce(sum(iif(outcome IN ('open', 'in_doubt'), reserved_nano, 0)), 0)"
+            " FROM attempt"
+        )
+        (kept,), (summed,) = await self.query(books), await self.query(rows)
+        assert kept == summed
+        return int(str(kept[0])) + int(str(kept[1]))
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    """A rig over a new store file."""
+    return Rig(tmp_path / "store.sqlite")

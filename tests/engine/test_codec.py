@@ -64,7 +64,9 @@ FRAME = Codec().pack_bytes(b"x" * 5_000)
         pytest.param(FRAME[:-3], id="cut off"),
         pytest.param(FRAME[:6], id="only a header"),
         pytest.param(zstandard.FRAME_HEADER, id="only the magic number"),
-        pytest.param(FRAME[:20] + bytes([FRAME[20] ^ 0xFF]) + FRAME[21:] if len(FRAME) > 21 else FRAME[:-1], id="flipped"),
+        pytest.param(
+            FRAME[:20] + bytes([FRAME[20] ^ 0xFF]) + FRAME[21:] if len(FRAME) > 21 else FRAME[:-1], id="flipped"
+        ),
         pytest.param(zstandard.FRAME_HEADER + b"\xa0" + (MOST + 1).to_bytes(4, "little"), id="claims to be huge"),
     ],
 )

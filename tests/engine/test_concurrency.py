@@ -198,8 +198,14 @@ def test_single_failures_between_answers_do_not_open_the_breaker() -> None:
     assert concurrency.paused_until <= 0.0
 
 
-@given(st.lists(st.tuples(st.sampled_from(["succeed", "answer", "throttle", "fail", "cancel"]), st.floats(0, 9)), max_size=60))
-def test_the_limit_stays_between_one_and_the_ceiling_and_every_call_is_counted_out(steps: list[tuple[str, float]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["succeed", "answer", "throttle", "fail", "cancel"]), st.floats(0, 9)), max_size=60
+    )
+)
+def test_the_limit_stays_between_one_and_the_ceiling_and_every_call_is_counted_out(
+    steps: list[tuple[str, float]],
+) -> None:
     """Whatever happens, in whatever order."""
     concurrency, now = adaptive(ceiling=40), 0.0
     for kind, wait in steps:

@@ -12,7 +12,9 @@ MODELS = [Scope("model", "a"), Scope("model", "b")]
 STAGES = [Scope("stage", "task"), Scope("stage", "judge")]
 SCOPES = [SWEEP, *MODELS, *STAGES]
 amounts = st.builds(Amount, st.integers(0, 60), st.integers(0, 60))
-caps = st.builds(lambda nano, tokens: Cap(nano=nano, tokens=tokens), st.none() | st.integers(0, 300), st.none() | st.integers(0, 300))
+caps = st.builds(
+    lambda nano, tokens: Cap(nano=nano, tokens=tokens), st.none() | st.integers(0, 300), st.none() | st.integers(0, 300)
+)
 
 
 def over_two_scopes(cap: int) -> tuple[Ledger, Scope]:
@@ -23,8 +25,9 @@ def over_two_scopes(cap: int) -> tuple[Ledger, Scope]:
 class LedgerMachine(RuleBasedStateMachine):
     """Reserves, commits and releases at random, and now and then starts again from what the store would know."""
 
-    @initialize(caps=st.fixed_dictionaries({scope: caps for scope in SCOPES}))
+    @initialize(caps=st.fixed_dictionaries(dict.fromkeys(SCOPES, caps)))
     def start(self, caps: dict[Scope, Cap]) -> None:
+        """Open the books with random caps."""
         self.caps = caps
         self.ledger = Ledger(caps, {})
         self.open: list[Reservation] = []
@@ -33,6 +36,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(model=st.sampled_from(MODELS), stage=st.sampled_from(STAGES), amount=amounts)
     def reserve(self, model: Scope, stage: Scope, amount: Amount) -> None:
+        """Promise the worst case, or refuse."""
         budget = self.ledger.budget((SWEEP, model, stage))
         before = self.ledger.snapshot()
         fits = self.ledger.fits(budget, amount)
@@ -48,6 +52,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.open)
     @rule(data=st.data())
     def commit(self, data: st.DataObject) -> None:
+        """Pay at most what was promised."""
         reservation = self.open.pop(data.draw(st.integers(0, len(self.open) - 1)))
         most = reservation.amount
         paid = Amount(data.draw(st.integers(0, most.nano)), data.draw(st.integers(0, most.tokens)))
@@ -58,6 +63,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.open)
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
+        """Pay nothing."""
         self.ledger.release(self.open.pop(data.draw(st.integers(0, len(self.open) - 1))))
 
     @rule()
@@ -73,6 +79,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_passes_a_cap(self) -> None:
+        """In any scope, in money and in tokens."""
         for account in self.ledger.accounts().values():
             if account.cap.nano is not None:
                 assert account.spent_nano + account.reserved_nano <= account.cap.nano
@@ -81,6 +88,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_books_agree(self) -> None:
+        """With what was reserved and paid."""
         for scope, account in self.ledger.accounts().items():
             held = [each.amount for each in self.open if scope in each.budget.scopes]
             assert (account.spent_nano, account.spent_tokens) == self.spent[scope]
@@ -89,6 +97,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_is_warned_twice(self) -> None:
+        """Of the same thing."""
         assert len(self.warned) == len(set(self.warned))
 
 

@@ -35,7 +35,9 @@ BASE = make_request()
         pytest.param(msgspec.structs.replace(BASE, messages=chat((Role.SYSTEM, "hello"))), id="role"),
         pytest.param(msgspec.structs.replace(BASE, messages=BASE.messages * 2), id="messages"),
         pytest.param(msgspec.structs.replace(BASE, decoding=Decoding(max_tokens=11)), id="max_tokens"),
-        pytest.param(msgspec.structs.replace(BASE, decoding=Decoding(max_tokens=10, temperature=0.0)), id="temperature"),
+        pytest.param(
+            msgspec.structs.replace(BASE, decoding=Decoding(max_tokens=10, temperature=0.0)), id="temperature"
+        ),
         pytest.param(msgspec.structs.replace(BASE, decoding=Decoding(max_tokens=10, seed=0)), id="seed"),
         pytest.param(msgspec.structs.replace(BASE, decoding=Decoding(max_tokens=10, thinking=False)), id="thinking"),
     ],
@@ -75,7 +77,13 @@ def test_a_prompt_can_always_be_encoded(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "clean"),
-    [("plain", "plain"), ("a\ud800b", "a\ufffdb"), ("\udc00", "\ufffd"), ("\ud83d\ude00", "😀"), ("\ufeffé", "\ufeffé")],
+    [
+        ("plain", "plain"),
+        ("a\ud800b", "a\ufffdb"),
+        ("\udc00", "\ufffd"),
+        ("\ud83d\ude00", "😀"),
+        ("\ufeffé", "\ufeffé"),
+    ],
 )
 def test_lone_surrogates_are_replaced_and_pairs_joined(text: str, clean: str) -> None:
     """As a UTF-16 reader would take them."""

@@ -29,10 +29,14 @@ class Certain:
     [
         pytest.param(ErrorClass.RATE, Tries(throttles=1), RetryAt(11.0), id="a throttle is retried"),
         pytest.param(ErrorClass.RATE, Tries(throttles=4, failures=9), RetryAt(18.0), id="failures do not count here"),
-        pytest.param(ErrorClass.RATE, Tries(throttles=5), GiveUp("x (given up after 5 tries)"), id="too many throttles"),
+        pytest.param(
+            ErrorClass.RATE, Tries(throttles=5), GiveUp("x (given up after 5 tries)"), id="too many throttles"
+        ),
         pytest.param(ErrorClass.TRANSIENT, Tries(failures=1), RetryAt(11.0), id="a failure is retried"),
         pytest.param(ErrorClass.TRANSIENT, Tries(failures=2, throttles=50), RetryAt(12.0), id="throttles do not count"),
-        pytest.param(ErrorClass.TRANSIENT, Tries(failures=3), GiveUp("x (given up after 3 tries)"), id="too many failures"),
+        pytest.param(
+            ErrorClass.TRANSIENT, Tries(failures=3), GiveUp("x (given up after 3 tries)"), id="too many failures"
+        ),
         pytest.param(ErrorClass.QUOTA, Tries(failures=1), StopProvider("x"), id="quota stops the provider"),
         pytest.param(ErrorClass.AUTH, Tries(failures=1), StopProvider("x"), id="a bad key stops the provider"),
         pytest.param(ErrorClass.BAD_REQUEST, Tries(failures=1), GiveUp("x"), id="a bad request fails"),
@@ -54,7 +58,7 @@ def test_every_error_class_has_a_decision() -> None:
 @pytest.mark.parametrize(
     ("kind", "counted"),
     [(kind, Tries(throttles=1) if kind is ErrorClass.RATE else Tries(failures=1)) for kind in ErrorClass],
-    ids=lambda part: str(part),
+    ids=str,
 )
 def test_a_throttle_never_uses_up_the_tries_for_failures(kind: ErrorClass, counted: Tries) -> None:
     """They are counted apart."""
@@ -87,4 +91,4 @@ def test_waiting_doubles_up_to_the_ceiling(count: int, seconds: float) -> None:
 def test_jitter_only_shortens_a_wait_and_by_a_quarter_at_most(count: int, seed: int) -> None:
     """So that a crowd spreads out and nobody waits longer than promised."""
     full = backoff(count, POLICY, Certain(0.0))
-    assert 0.75 * full <= backoff(count, POLICY, Random(seed)) <= full
+    assert 0.75 * full <= backoff(count, POLICY, Random(seed)) <= full  # noqa: S311

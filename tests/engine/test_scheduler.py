@@ -55,6 +55,11 @@ def send(scheduler: Scheduler, now: float = 0.0) -> list[Ticket]:
     return tickets
 
 
+def chance(seed: int = 0) -> Random:
+    """Jitter that a test can repeat."""
+    return Random(seed)  # noqa: S311 - nothing is kept secret by it
+
+
 def ids(tickets: Iterable[Ticket]) -> list[int]:
     """The requests of some tickets."""
     return [ticket.leased.id for ticket in tickets]
@@ -135,8 +140,8 @@ def test_an_affordable_request_that_waits_for_its_limit_is_woken_for() -> None:
     scheduler = make_scheduler({SWEEP: Cap(nano=2 * worst())})
     offer(scheduler, range(3))
     first, second = send(scheduler)
-    scheduler.fail(first, ProviderError(ErrorClass.CONTENT, "no"), 0.0, Random(0))
-    scheduler.fail(second, ProviderError(ErrorClass.RATE, "slow", retry_after=9.0), 0.0, Random(0))
+    scheduler.fail(first, ProviderError(ErrorClass.CONTENT, "no"), 0.0, chance())
+    scheduler.fail(second, ProviderError(ErrorClass.RATE, "slow", retry_after=9.0), 0.0, chance())
     schedule = scheduler.schedule(1.0)
     assert (schedule.sends, schedule.wake_at) == ([], 9.0)
     assert not scheduler.idle()
@@ -152,7 +157,7 @@ def test_a_postponed_request_whose_time_has_come_wakes_nobody_while_another_wait
     scheduler.postpone(scheduler.drain()[0], 0.0)
     offer(scheduler, [3])
     scheduler.schedule(0.0)
-    scheduler.fail(first, ProviderError(ErrorClass.TRANSIENT, "oops", retry_after=5.0), 0.0, Random(0))
+    scheduler.fail(first, ProviderError(ErrorClass.TRANSIENT, "oops", retry_after=5.0), 0.0, chance())
     scheduler.retry(first, 1.0)
     assert scheduler.schedule(2.0).wake_at == 5.0
 
@@ -220,7 +225,7 @@ def test_a_provider_that_refuses_for_good_stops_all_its_lanes_and_no_other(kind:
     scheduler = make_scheduler()
     offer(scheduler, [1])
     (first,) = send(scheduler)
-    failure = scheduler.fail(first, ProviderError(kind, "no"), 0.0, Random(0))
+    failure = scheduler.fail(first, ProviderError(kind, "no"), 0.0, chance())
     assert isinstance(failure.decision, StopProvider)
     assert first.state is State.PLANNED
     offer(scheduler, [2])
@@ -236,12 +241,12 @@ def test_a_throttle_does_not_use_up_the_tries_for_failures() -> None:
     now = 0.0
     for _ in range(50):
         (ticket,) = send(scheduler, now)
-        decision = scheduler.fail(ticket, ProviderError(ErrorClass.RATE, "slow"), now, Random(0)).decision
+        decision = scheduler.fail(ticket, ProviderError(ErrorClass.RATE, "slow"), now, chance()).decision
         assert isinstance(decision, RetryAt)
         scheduler.retry(ticket, decision.time)
         now = max(decision.time, scheduler.lanes["scripted/m-1"].snapshot().paused_until)
     (ticket,) = send(scheduler, now)
-    decision = scheduler.fail(ticket, ProviderError(ErrorClass.TRANSIENT, "oops"), now, Random(0)).decision
+    decision = scheduler.fail(ticket, ProviderError(ErrorClass.TRANSIENT, "oops"), now, chance()).decision
     assert isinstance(decision, RetryAt)
 
 
@@ -259,7 +264,7 @@ def test_a_failed_attempt_costs_what_it_may_have_been_billed(price: Price, bille
     offer(scheduler, [1])
     (ticket,) = send(scheduler)
     error = ProviderError(ErrorClass.TRANSIENT, "gone", maybe_billed=billed)
-    failure = scheduler.fail(ticket, error, 0.0, Random(0))
+    failure = scheduler.fail(ticket, error, 0.0, chance())
     account = scheduler.ledger.accounts()[SWEEP]
     assert failure.paid == Amount(share * ticket.worst.nano, share * ticket.worst.tokens)
     assert (account.spent_nano, account.spent_tokens, account.reserved_nano) == (*failure.paid, 0)
@@ -271,7 +276,7 @@ def test_a_failed_attempt_that_was_billed_warns_of_the_budget_too() -> None:
     offer(scheduler, [1])
     (ticket,) = send(scheduler)
     error = ProviderError(ErrorClass.TRANSIENT, "gone", maybe_billed=True)
-    assert scheduler.fail(ticket, error, 0.0, Random(0)).warnings == [BudgetWarning(SWEEP, 95)]
+    assert scheduler.fail(ticket, error, 0.0, chance()).warnings == [BudgetWarning(SWEEP, 95)]
 
 
 @pytest.mark.parametrize("sent", [False, True], ids=["withdrawn", "unsent"])
@@ -348,9 +353,7 @@ class World:
             self.fates[ticket.leased.id] = "answered"
             return
         retry_after = self.rng.choice([None, self.rng.uniform(0, 40)])
-        error = ProviderError(
-            ErrorClass(kind), "x", retry_after=retry_after, maybe_billed=self.rng.random() < 0.3
-        )
+        error = ProviderError(ErrorClass(kind), "x", retry_after=retry_after, maybe_billed=self.rng.random() < 0.3)
         failure = self.scheduler.fail(ticket, error, self.now, self.rng)
         self.spent += failure.paid.nano
         if isinstance(failure.decision, RetryAt):
@@ -405,7 +408,7 @@ def test_in_a_random_world_nothing_is_lost_and_no_cap_is_passed(
     seed: int, requests: int, caps: dict[Scope, Cap], limits: RateLimits, weights: tuple[int, ...]
 ) -> None:
     """Random answers, refusals, failures and budgets: every request ends, or is handed back planned."""
-    rng = Random(seed)
+    rng = chance(seed)
     scheduler = make_scheduler(caps, limits=limits, policy=RetryPolicy(failures=3, throttles=4))
     offer_randomly(scheduler, rng, requests)
     world = World(scheduler, rng, weights)
@@ -422,11 +425,9 @@ def test_in_a_random_world_nothing_is_lost_and_no_cap_is_passed(
 
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32), limit=st.integers(30, 900))
-def test_in_a_random_world_no_minute_holds_more_calls_than_the_limit_and_a_seconds_share(
-    seed: int, limit: int
-) -> None:
+def test_in_a_random_world_no_minute_holds_more_calls_than_the_limit_and_a_seconds_share(seed: int, limit: int) -> None:
     """Over every window of a minute, in every lane."""
-    rng = Random(seed)
+    rng = chance(seed)
     scheduler = make_scheduler(limits=RateLimits(requests=limit, concurrency=200, adaptive=False))
     offer_randomly(scheduler, rng, 120)
     world = World(scheduler, rng, (8, 1, 1, 0, 0))

@@ -481,4 +481,3 @@ async def test_a_closed_store_takes_nothing_more(desk: Desk) -> None:
     await desk.store.close()
     with pytest.raises(StoreError, match="the store is closed"):
         await desk.plan(make_cell(1))
-

@@ -137,7 +137,9 @@ def test_a_row_that_does_not_fit_its_statement_is_found_when_a_store_is_opened()
 
 ACTIONS = st.lists(
     st.tuples(
-        st.sampled_from(["plan", "join", "send", "settle", "settle late", "fail", "give up", "bill", "recover", "revive"]),
+        st.sampled_from(
+            ["plan", "join", "send", "settle", "settle late", "fail", "give up", "bill", "recover", "revive"]
+        ),
         st.integers(0, 7),
     ),
     max_size=40,
@@ -243,7 +245,9 @@ async def test_another_programs_database_is_refused(tmp_path: Path, script: str)
     assert "some other program's database" in await refusal(path)
 
 
-@pytest.mark.parametrize("text", [b"just some notes, long enough to be a header" * 40, b"SQLite format 3\0" + b"\xff" * 999])
+@pytest.mark.parametrize(
+    "text", [b"just some notes, long enough to be a header" * 40, b"SQLite format 3\0" + b"\xff" * 999]
+)
 async def test_a_file_that_is_no_database_is_refused(tmp_path: Path, text: bytes) -> None:
     """And left as it is."""
     path = tmp_path / "notes.txt"

@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.provider import RateHints
-from providers.headers import LONGEST_WAIT, exhausted_reset, rate_hints, retry_after, should_retry, wait_seconds
+from providers.headers import (
+    LONGEST_WAIT,
+    exhausted_reset,
+    rate_hints,
+    retry_after,
+    sent_at,
+    should_retry,
+    wait_seconds,
+)
 
 DATE = {"date": "Mon, 30 Nov 2026 17:00:00 GMT"}
 
@@ -75,7 +83,7 @@ def test_a_date_is_compared_with_the_servers_clock() -> None:
 )
 def test_resets_are_read_in_all_formats(text: str, seconds: float | None) -> None:
     """Go-like durations, proto durations, plain seconds, RFC 3339."""
-    found = wait_seconds(text, DATE)
+    found = wait_seconds(text, sent_at(DATE))
     assert found == pytest.approx(seconds) if seconds is not None else found is None
 
 
@@ -83,7 +91,7 @@ def test_resets_are_read_in_all_formats(text: str, seconds: float | None) -> Non
 def test_a_duration_is_the_sum_of_its_steps(days: int, hours: int, minutes: int, seconds: int, milli: int) -> None:
     """Every combination of units adds up."""
     total = days * 86_400 + hours * 3600 + minutes * 60 + seconds + milli / 1000
-    assert wait_seconds(f"{days}d{hours}h{minutes}m{seconds}s{milli}ms", {}) == pytest.approx(total)
+    assert wait_seconds(f"{days}d{hours}h{minutes}m{seconds}s{milli}ms", None) == pytest.approx(total)
 
 
 @given(st.text(max_size=60), st.text(max_size=40))

@@ -1,0 +1,55 @@
+"""Files on their way into and out of simulated batch APIs: forms, downloads that go well or badly, accounts."""
+
+from collections.abc import Sequence
+
+from aiohttp import web
+
+from bench.simulator.batchjobs import File
+from bench.simulator.delivery import hang_up
+from bench.simulator.wire import MARK, Rejected, Wire, digest
+
+OCTETS = "application/octet-stream"
+
+
+def owner_of(wire: Wire, request: web.BaseRequest, keys: Sequence[str]) -> bytes | None:
+    """Return what stands for the key of a request, None for a key that is not let in."""
+    key = wire.key(request.headers)
+    return None if not key or (keys and key not in keys) else digest(key)
+
+
+async def uploaded(request: web.BaseRequest) -> tuple[str, str, bytes]:
+    """Return name, purpose and bytes of a form's file; raises Rejected."""
+    form = await request.post()
+    file, purpose = form.get("file"), form.get("purpose")
+    if not isinstance(file, web.FileField):
+        raise Rejected("'file' is a required property", param="file")
+    return file.filename, str(purpose), file.file.read()
+
+
+async def download(request: web.BaseRequest, file: File, content_type: str = OCTETS) -> web.StreamResponse:
+    """Send a file: whole, or in half if it is to break off, or without its last lines if it is to end early."""
+    headers = {"content-type": content_type, MARK[0]: MARK[1]}
+    headers["content-disposition"] = f'attachment; filename="{file.name}"'
+    if file.cut > 0:
+        file.cut -= 1
+        return await _half(request, file.data, headers)
+    if file.short > 0:
+        file.short -= 1
+        return await _short(request, file.data, headers)
+    return web.Response(body=file.data, headers=headers)
+
+
+async def _half(request: web.BaseRequest, data: bytes, headers: dict[str, str]) -> web.StreamResponse:
+    response = web.StreamResponse(headers=headers | {"content-length": str(len(data))})
+    await response.prepare(request)
+    await response.write(data[: len(data) // 2])
+    return hang_up(request)
+
+
+async def _short(request: web.BaseRequest, data: bytes, headers: dict[str, str]) -> web.StreamResponse:
+    response = web.StreamResponse(headers=headers)
+    response.enable_chunked_encoding()
+    await response.prepare(request)
+    await response.write(b"".join(data.splitlines(keepends=True)[:-1]) or data[: len(data) // 2])
+    await response.write_eof()
+    return response

@@ -1,0 +1,357 @@
+"""The calls that every batch adapter makes: polls, one create, files up and down. Knows no provider's paths or fields.
+
+Reads are retried and spaced by the control client. A create is sent once; whatever leaves its outcome open (a broken
+connection, a 5xx, an unreadable success) says `maybe_billed`. Files are streamed from and to the disk by threads, so
+that neither memory nor the event loop feels their size. Must not know: lanes, ledgers, what a line means.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO, Final, TypeVar
+
+import orjson
+from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_random_exponential
+
+from engine.batching import NOT_VISIBLE, QUEUE_FULL, RESULTS_NOT_READY
+from engine.errors import ErrorClass, ProviderError, UserError
+from providers.adapter import KEY_HINT
+from providers.classify import ErrorTable, classify
+from providers.control import CALLS_PER_SECOND, ControlClient, Sleep
+from providers.http import FIRST_ERROR, HttpEndpoint, HttpReply
+
+PIECE: Final = 1 << 20
+FETCHES: Final = 4
+LONGEST_WAIT: Final = 30.0
+TRUNCATED: Final = "truncated_download"
+NOT_FOUND: Final = 404
+ABSENT: Final = (403, NOT_FOUND)  # Gemini says 403 of a file that is not there
+TOO_MANY: Final = 429
+IN_DOUBT: Final = (408, 409)
+FIRST_SERVER_ERROR: Final = 500
+
+T = TypeVar("T")
+
+
+class BatchLink:
+    """One account's batch calls.
+
+    Args:
+        per_second: most polls and lists a second.
+        key_env: environment variable of the key, named when the key is rejected.
+        sleep: waits between tries; replaced in tests.
+    """
+
+    def __init__(
+        self,
+        endpoint: HttpEndpoint,
+        errors: ErrorTable,
+        *,
+        key_env: str = "",
+        per_second: int = CALLS_PER_SECOND,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self._endpoint, self._errors, self._key_env, self._sleep = endpoint, errors, key_env, sleep
+        self._control = ControlClient(endpoint, errors, per_second=per_second, sleep=sleep)
+
+    @property
+    def name(self) -> str:
+        """The account's name."""
+        return self._endpoint.name
+
+    async def get(self, path: str) -> HttpReply:
+        """Fetch `path`, retried; raises ProviderError."""
+        return await self._told(self._control.get(path))
+
+    async def poll(self, path: str) -> HttpReply:
+        """Fetch a batch, retried; a 404 is transient, code `NOT_VISIBLE`."""
+        try:
+            return await self.get(path)
+        except ProviderError as error:
+            if error.status == NOT_FOUND:
+                raise recoded(error, ErrorClass.TRANSIENT, NOT_VISIBLE) from None
+            raise
+
+    async def visible(self, path: str, tries: int = 6) -> HttpReply | None:
+        """Return `path` once a fresh id is known there, or None when it stays unknown."""
+        for step in range(tries):
+            try:
+                return await self.poll(path)
+            except ProviderError as error:
+                if error.code != NOT_VISIBLE:
+                    raise
+            await self._sleep(0.5 * 2**step)
+        return None
+
+    async def create(self, path: str, body: bytes) -> HttpReply:
+        """Send `body` once; a refusal for the rate has code `QUEUE_FULL`, an open outcome says `maybe_billed`."""
+        return await self._told(self._created(self._endpoint.post(path, body)))
+
+    async def create_streamed(self, path: str, content: AsyncIterator[bytes], length: int) -> HttpReply:
+        """Do as `create` with a body that is not held in memory."""
+        headers = {"content-type": "application/json"}
+        return await self._told(self._created(self._endpoint.send(path, content, length=length, headers=headers)))
+
+    async def send(
+        self, path: str, content: AsyncIterator[bytes], *, length: int, headers: Mapping[str, str]
+    ) -> HttpReply:
+        """Upload a body once; raises ProviderError, never `maybe_billed`: uploads are free."""
+        return await self._told(self._free(self._endpoint.send(path, content, length=length, headers=headers)))
+
+    async def order(self, path: str, body: bytes = b"") -> None:
+        """Post an order that may come too late, such as a cancellation: a refusal of the order itself is no error."""
+        try:
+            await self._told(self._free(self._endpoint.post(path, body)))
+        except ProviderError as error:
+            if error.kind is not ErrorClass.BAD_REQUEST and error.status not in (*IN_DOUBT, NOT_FOUND):
+                raise
+
+    async def delete(self, path: str) -> None:
+        """Delete `path`; one that is gone already is no error."""
+        try:
+            await self._told(self._free(self._endpoint.delete(path)))
+        except ProviderError as error:
+            if error.status not in ABSENT:
+                raise
+
+    async def bring(self, path: str, target: Path, *, size: int | None = None, lines: int | None = None) -> Path:
+        """Download JSON lines to `target`, whole and forced to the disk; a target that exists is whole already.
+
+        Args:
+            path: where the lines are.
+            target: the file; `.part` is added to its name until it is whole.
+            size: bytes it must have, where the provider tells.
+            lines: lines it should have; fewer are fetched again, and taken if they stay fewer.
+
+        Raises:
+            ProviderError: transient, code `TRUNCATED` or `RESULTS_NOT_READY`.
+            UserError: the folder cannot be written.
+        """
+        if not await asyncio.to_thread(target.exists):
+            part = target.with_name(target.name + ".part")
+            await self._told(self._brought(path, part, size, lines))
+            await asyncio.to_thread(_place, part, target)
+        return target
+
+    async def first_line(self, path: str, most: int = PIECE) -> bytes:
+        """Return the first line at `path`, at most `most` bytes of it, and hang up."""
+        found = bytearray()
+
+        async def sink(piece: bytes) -> bool:
+            found.extend(piece)
+            return b"\n" not in piece and len(found) < most
+
+        await self._told(self._free(self._endpoint.fetch(path, sink)))
+        return bytes(found).partition(b"\n")[0][:most]
+
+    async def close(self) -> None:
+        """Release the connections; safe to call twice."""
+        await self._endpoint.close()
+
+    async def _brought(self, path: str, part: Path, size: int | None, lines: int | None) -> None:
+        waits = wait_random_exponential(multiplier=0.5, max=LONGEST_WAIT)
+        retrying = AsyncRetrying(
+            stop=stop_after_attempt(FETCHES),
+            wait=lambda state: _asked(state.outcome.exception() if state.outcome else None) or waits(state),
+            retry=retry_if_exception(_worth_repeating),
+            sleep=self._sleep,
+            reraise=True,
+        )
+        short = 0
+        async for attempt in retrying:
+            with attempt:
+                await self._fetch(path, part, size)
+                found = await asyncio.to_thread(_whole_lines, part)
+                last = attempt.retry_state.attempt_number == FETCHES
+                if lines is not None and found < lines and not last and found != short:
+                    short = found
+                    raise _truncated(f"{found} lines of {lines}")
+
+    async def _fetch(self, path: str, part: Path, size: int | None) -> None:
+        with await asyncio.to_thread(_opened, part) as file:
+            writer = _Writer(file)
+            reply = await self._answered(self._endpoint.fetch(path, writer.take))
+            await writer.finish()
+        if size is not None and writer.size != size:
+            raise _truncated(f"{writer.size} bytes of {size}")
+        if not writer.size and reply.headers.get("content-length") != "0":
+            raise _truncated("no bytes")
+
+    async def _answered(self, call: Awaitable[HttpReply]) -> HttpReply:
+        try:
+            return await self._free(call)
+        except ProviderError as error:
+            if error.status in ABSENT:
+                raise recoded(error, ErrorClass.TRANSIENT, RESULTS_NOT_READY) from None
+            raise
+
+    async def _created(self, call: Awaitable[HttpReply]) -> HttpReply:
+        reply = await call
+        if reply.status < FIRST_ERROR:
+            return reply
+        error = classify(self._errors, reply.status, reply.headers, reply.body)
+        if error.kind is ErrorClass.RATE or (reply.status == TOO_MANY and b"enqueued" in reply.body.lower()):
+            raise recoded(error, ErrorClass.RATE, QUEUE_FULL)
+        raise recoded(error, error.kind, error.code, maybe_billed=_open_outcome(reply.status))
+
+    async def _free(self, call: Awaitable[HttpReply]) -> HttpReply:
+        try:
+            reply = await call
+        except ProviderError as error:
+            raise recoded(error, error.kind, error.code) from None
+        if reply.status >= FIRST_ERROR:
+            raise classify(self._errors, reply.status, reply.headers, reply.body)
+        return reply
+
+    async def _told(self, call: Awaitable[T]) -> T:
+        """Await `call`; its errors name the account, and the way to mend a rejected key."""
+        try:
+            return await call
+        except ProviderError as error:
+            mend = KEY_HINT.format(self._key_env) if error.kind is ErrorClass.AUTH and self._key_env else ""
+            raise recoded(
+                error,
+                error.kind,
+                error.code,
+                maybe_billed=error.maybe_billed,
+                message=f"{self.name}: {error.message}{mend}",
+            ) from None
+
+
+class _Writer:
+    """Gathers pieces and writes them out by thread, a mebibyte at a time."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.size = 0
+        self._file, self._held = file, bytearray()
+
+    async def take(self, piece: bytes) -> bool:
+        """Take a piece; more is always wanted."""
+        self.size += len(piece)
+        self._held += piece
+        if len(self._held) >= PIECE:
+            await self._write()
+        return True
+
+    async def finish(self) -> None:
+        """Write the rest and force everything to the disk."""
+        await self._write()
+        await asyncio.to_thread(_on_disk, lambda: os.fsync(self._file.fileno()), self._file.name)
+
+    async def _write(self) -> None:
+        held, self._held = self._held, bytearray()
+        await asyncio.to_thread(_on_disk, lambda: (self._file.write(held), self._file.flush()), self._file.name)
+
+
+def recoded(
+    error: ProviderError, kind: ErrorClass, code: str, *, maybe_billed: bool = False, message: str = ""
+) -> ProviderError:
+    """Return `error` with another class, code and word about money."""
+    return ProviderError(
+        kind,
+        message or error.message,
+        status=error.status,
+        code=code,
+        retry_after=error.retry_after,
+        maybe_billed=maybe_billed,
+    )
+
+
+def moment(text: str | None) -> float:
+    """Return UNIX seconds of an RFC 3339 moment, 0.0 for none or an unreadable one; without a zone it is UTC."""
+    try:
+        found = datetime.fromisoformat(text or "")
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return 0.0
+
+
+async def pieces(path: Path, *, before: bytes = b"", after: bytes = b"") -> AsyncIterator[bytes]:
+    """Yield a file piece by piece between two short texts; raises UserError when it cannot be read."""
+    if before:
+        yield before
+    with await asyncio.to_thread(_on_disk, lambda: path.open("rb"), str(path)) as file:
+        while piece := await asyncio.to_thread(_on_disk, lambda: file.read(PIECE), str(path)):
+            yield piece
+    if after:
+        yield after
+
+
+def file_size(path: Path) -> int:
+    """Return the bytes of a file; raises UserError when it cannot be read."""
+    return _on_disk(lambda: path.stat().st_size, str(path))
+
+
+def results_file(folder: Path, batch_id: str, number: int) -> Path:
+    """Return where the results numbered `number` of a batch are kept; ids become harmless file names."""
+    safe = "".join(char if char.isascii() and (char.isalnum() or char in "-_") else "-" for char in batch_id)
+    return folder / f"{safe[:128]}.{number}.jsonl"
+
+
+def _on_disk(act: Callable[[], T], where: object) -> T:
+    try:
+        return act()
+    except OSError as error:
+        raise UserError(
+            f"a batch file cannot be used: {error.strerror or error}",
+            where=str(where),
+            mend="free the disk or the path",
+        ) from None
+
+
+def _opened(part: Path) -> BinaryIO:
+    def act() -> BinaryIO:
+        part.parent.mkdir(parents=True, exist_ok=True)
+        return part.open("wb")
+
+    return _on_disk(act, part)
+
+
+def _place(part: Path, target: Path) -> None:
+    """Give a whole file its name, durably."""
+
+    def act() -> None:
+        part.replace(target)
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    _on_disk(act, target)
+
+
+def _whole_lines(path: Path) -> int:
+    """Return the number of lines; raises ProviderError when the last one is cut short."""
+    count, last = 0, b""
+    with path.open("rb") as file:
+        for line in file:
+            count, last = count + 1, line
+    if last and not last.endswith(b"\n"):
+        try:
+            orjson.loads(last)
+        except orjson.JSONDecodeError:
+            raise _truncated("the last line is cut short") from None
+    return count
+
+
+def _truncated(how: str) -> ProviderError:
+    return ProviderError(ErrorClass.TRANSIENT, f"the results did not arrive whole: {how}", code=TRUNCATED)
+
+
+def _open_outcome(status: int) -> bool:
+    return status >= FIRST_SERVER_ERROR or status in IN_DOUBT
+
+
+def _worth_repeating(error: BaseException) -> bool:
+    return (
+        isinstance(error, ProviderError)
+        and error.kind in (ErrorClass.RATE, ErrorClass.TRANSIENT)
+        and (error.retry_after or 0.0) <= LONGEST_WAIT
+    )
+
+
+def _asked(error: BaseException | None) -> float | None:
+    return error.retry_after if isinstance(error, ProviderError) else None
