@@ -18,12 +18,15 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Final, NoReturn, TextIO
 
-from analysis.context import NothingToReportError, Settings, UnknownJudgeError
+from analysis.context import NothingToReportError, Settings, UnknownJudgeError, prepare
 from analysis.export import ExportError, export, report_json
+from analysis.human import find_validation
 from analysis.load import StoreError, load
+from analysis.published import PAPER
 from analysis.resampling import RESAMPLES
+from analysis.rowfiles import FORMATS, Format, export_rows
 from analysis.show import show, visible
-from analysis.tables import make_report
+from analysis.tables import report_of
 
 FEWEST_RESAMPLES: Final = 100
 MOST_RESAMPLES: Final = 1_000_000
@@ -52,7 +55,11 @@ class Options:
     judge : str
         Empty for the manifest's first.
     out : Path or None
-        Folder for CSV and JSON files.
+        Folder for the tables as CSV, JSON and LaTeX.
+    rows : tuple of {"csv", "parquet"}
+        Formats in which to write the sweep's rows into the folder's `rows`; with "parquet" the tables too.
+    against : {"", "paper"}
+        Set the tables beside the paper's.
     json : bool
         Print one JSON document instead of tables.
     truncated : bool
@@ -69,6 +76,8 @@ class Options:
     truncated: bool = True
     resamples: int = RESAMPLES
     seed: int = 0
+    rows: tuple[Format, ...] = ()
+    against: str = ""
 
 
 def analyze(options: Options, stdout: TextIO | None = None, stderr: TextIO | None = None) -> int:
@@ -118,9 +127,16 @@ def _analyze(options: Options, stdout: TextIO) -> int:
     settings = Settings(
         judge=options.judge, truncated=options.truncated, resamples=options.resamples, seed=options.seed
     )
-    report = make_report(load(options.store, options.sweep), settings)
+    if options.rows and options.out is None:
+        raise StoreError("--rows needs a folder: give --out DIR")
+    data = load(options.store, options.sweep)
+    judge = settings.judge or next(iter(data.sweep.judges), "")
+    context = prepare(data, settings, find_validation(options.store, data.sweep.name, judge))
+    report = report_of(context, against_paper=options.against == PAPER)
     if options.out is not None:
-        export(report, options.out)
+        export(report, options.out, parquet="parquet" in options.rows)
+        if options.rows:
+            export_rows(options.store, options.out, options.rows, data.sweep.name)
     if options.json:
         stdout.write(report_json(report))
     else:
@@ -139,13 +155,23 @@ class _Parser(argparse.ArgumentParser):
 def _options(arguments: Sequence[str] | None) -> Options:
     parser = _Parser(
         prog="python -m analysis",
-        description="Print the tables of a sweep from its store.",
+        description="Print the tables of a sweep from its store, or from a folder of its rows as Parquet.",
         epilog="exit codes: 0 done; 2 wrong arguments, store, sweep or judge; 3 nothing planned; 4 --out not writable",
     )
-    parser.add_argument("store", type=Path, metavar="STORE", help="the sweep's SQLite file, opened read-only")
+    parser.add_argument(
+        "store", type=Path, metavar="STORE", help="the sweep's SQLite file, opened read-only; or exported Parquet"
+    )
     parser.add_argument("--sweep", default="", metavar="NAME", help="which sweep, when the store holds several")
     parser.add_argument("--judge", default="", metavar="ALIAS", help="whose labels to use (default: the first judge)")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="also write every table as CSV and JSON")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="also write tables as CSV, JSON and LaTeX")
+    parser.add_argument(
+        "--rows",
+        action="append",
+        choices=FORMATS,
+        default=[],
+        help="also write requests, records, claims and all other rows into DIR/rows; may be given twice",
+    )
+    parser.add_argument("--against", choices=(PAPER,), default="", help="set tables beside the paper's published ones")
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
     parser.add_argument(
         "--truncated",
@@ -165,6 +191,8 @@ def _options(arguments: Sequence[str] | None) -> Options:
         truncated=found.truncated == "use",
         resamples=found.resamples,
         seed=found.seed,
+        rows=tuple(dict.fromkeys(found.rows)),
+        against=found.against,
     )
 
 

@@ -1,4 +1,4 @@
-"""Writes tables as CSV and JSON files, each whole or not at all.
+"""Writes tables as CSV, JSON, LaTeX and Parquet files, each whole or not at all.
 
 CSV files begin with comment lines (`# `) that carry title, warnings and notes. Numbers are exported unrounded: shares
 and differences of shares as fractions of 1, money in whole nano-dollars, a missing number as an empty cell with its
@@ -8,7 +8,6 @@ reason beside it, never as 0.
 import csv
 import io
 import json
-import os
 import unicodedata
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import isnan
@@ -16,8 +15,13 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from analysis.estimates import Estimate
+from analysis.files import write_whole
 from analysis.frames import Column, Report, Table, Value
+from analysis.latex import latex_text
+from analysis.parquet import SUFFIX, arrow, write_columns
 from analysis.show import visible
+
+__all__ = ["ExportError", "csv_text", "export", "neutral", "report_json", "table_json", "write_whole"]
 
 # Spreadsheets run a cell that begins with one of these; readers of CSV take the last one for a comment.
 FORMULA_STARTS: Final = frozenset("=+-@#")
@@ -30,17 +34,32 @@ class ExportError(Exception):
     """A file cannot be written; the message is one line."""
 
 
-def export(report: Report, folder: Path) -> tuple[Path, ...]:
-    """Write `<table>.csv` and `<table>.json` for every table; files of other tables are left alone.
+def export(report: Report, folder: Path, *, parquet: bool = False) -> tuple[Path, ...]:
+    """Write `<table>.csv`, `.json` and `.tex` for every table; files of other tables are left alone.
+
+    Parameters
+    ----------
+    report : Report
+    folder : Path
+        Made if it is not there.
+    parquet : bool
+        Write `<table>.parquet` too, which needs pyarrow.
 
     Raises
     ------
     ExportError
         The folder or a file cannot be written.
+    StoreError
+        Parquet is asked for and there is no pyarrow.
     """
+    if parquet:
+        arrow("pyarrow.parquet")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return tuple(path for table in report.tables for path in _write_table(table, report.warnings, folder))
+        written = [path for table in report.tables for path in _write_table(table, report.warnings, folder)]
+        if parquet:
+            written += [_write_parquet(table, report.warnings, folder) for table in report.tables]
+        return tuple(written)
     except OSError as error:
         raise ExportError(f"{folder}: cannot be written ({error.strerror or error}); choose another --out") from error
 
@@ -96,30 +115,37 @@ def neutral(text: str) -> str:
     return f"'{visible(text)}" if first in FORMULA_STARTS else visible(text)
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that readers see the old one or the new one, never a part.
-
-    Raises
-    ------
-    OSError
-        It cannot be written; no partial file is left behind.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with temporary.open("w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def _write_table(table: Table, warnings: Sequence[str], folder: Path) -> Iterator[Path]:
-    for suffix, text in (("csv", csv_text(table, warnings)), ("json", _dumped(table_json(table, warnings)))):
+    texts = {
+        "csv": csv_text(table, warnings),
+        "json": _dumped(table_json(table, warnings)),
+        "tex": latex_text(table, warnings),
+    }
+    for suffix, text in texts.items():
         path = folder / f"{table.name}.{suffix}"
         write_whole(path, text)
         yield path
+
+
+def _write_parquet(table: Table, warnings: Sequence[str], folder: Path) -> Path:
+    """Write a table's cells as typed columns, an estimate as five; title, warnings and notes are metadata."""
+    path = folder / f"{table.name}{SUFFIX}"
+    columns: dict[str, list[object]] = {}
+    for place, column in enumerate(table.columns):
+        cells = [row[place] for row in table.rows]
+        names = _csv_names(column, {column.name} if _holds_estimate(table, place) else ())
+        parts = [_parts(cell)[: len(names)] for cell in cells]
+        columns |= {name: [part[at] for part in parts] for at, name in enumerate(names)}
+    about = {"title": table.title, "warnings": "\n".join(warnings), "notes": "\n".join(table.notes)}
+    write_columns(path, columns, about)
+    return path
+
+
+def _parts(cell: Value) -> tuple[object, ...]:
+    if not isinstance(cell, Estimate):
+        return (_json_value(cell), None, None, None, None)
+    low, high = (None, None) if cell.interval is None else (cell.interval.low, cell.interval.high)
+    return (_json_value(cell.value), low, high, cell.n, cell.reason)
 
 
 def _holds_estimate(table: Table, place: int) -> bool:

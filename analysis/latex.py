@@ -26,6 +26,9 @@ _ESCAPES: Final = str.maketrans(
         ">": r"\textgreater{}",
         "|": r"\textbar{}",
         '"': r"\textquotedbl{}",
+        # After a line break these two would be taken for its arguments.
+        "[": "{[}",
+        "*": "{*}",
         "\u00b1": r"$\pm$",
         "\u00b2": r"\textsuperscript{2}",
     }
@@ -73,8 +76,7 @@ def _lines(table: Table, warnings: Sequence[str]) -> Iterator[str]:
 
 
 def _row(cells: Sequence[str]) -> str:
-    # A cell that begins with a bracket would be taken for an argument of the line break before it.
-    return rf"    {' & '.join(cells)} \\{{}}".replace(r"\\{}", r"\\\relax")
+    return rf"    {' & '.join(cells)} \\"
 
 
 def _cell(cell: str, kind: Kind) -> str:

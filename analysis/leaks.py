@@ -8,14 +8,15 @@ References
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from typing import Final, TypeAlias
 
 import numpy as np
 
 from analysis.context import Context
-from analysis.estimates import Estimates, FloatArray, missing
+from analysis.estimates import Estimates, missing
 from analysis.frames import Column, Kind, Row, Table
-from analysis.judged import MODEL, falling, judged_notes, of_model
+from analysis.judged import MODEL, falling, judged_notes
 from analysis.leakage import (
     THRESHOLD,
     Event,
@@ -26,7 +27,7 @@ from analysis.leakage import (
     worst_estimates,
 )
 from analysis.notes import plural, titled
-from analysis.records import CORRECT, INCORRECT, NOT_GIVEN, STEREOTYPE, Counts, Records
+from analysis.records import CORRECT, INCORRECT, NOT_GIVEN, STEREOTYPE, Counts
 
 MOST_COLUMNS: Final = 20
 LARGE_K: Final = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 100, 200, 500, 1000)
@@ -65,11 +66,12 @@ def all_at_k(context: Context) -> Table:
 
 def worst_at_k(context: Context) -> Table:
     """Make the table of worst@k: the expected largest OI rate among k samples, by model."""
-    ks = _ks(context)
-    rows: list[Row] = []
-    for model, samples in zip(context.subjects, samples_of(context), strict=True):
-        found = worst_estimates(samples, ks, context.resamples)
-        rows.append((model.label, model.family, *_counts(samples), *(found[place] for place in range(len(ks)))))
+    ks, samples = _ks(context), samples_of(context)
+    found = worst_estimates(samples, ks, context.resamples)
+    rows: list[Row] = [
+        (model.label, model.family, *_counts(samples, place), *(found[place, at] for at in range(len(ks))))
+        for place, model in enumerate(context.subjects)
+    ]
     return Table(
         name="worst_at_k",
         title=titled(context, "worst@k: expected largest OI rate among k samples of an answer"),
@@ -80,11 +82,24 @@ def worst_at_k(context: Context) -> Table:
     )
 
 
-def samples_of(context: Context) -> list[Samples]:
-    """Return every model's samples, as arrays over all personas, tasks and samples of the sweep."""
-    records = context.records
-    shape = (len(context.personas), len(context.tasks), int(np.max(records.sample, initial=-1)) + 1)
-    return [_samples(context, of_model(records, place), shape) for place in range(len(context.subjects))]
+def samples_of(context: Context) -> Samples:
+    """Return all samples, as arrays of shape (personas, tasks, models, samples): statistics keep the models apart."""
+    kept = context.read(context.records)
+    draws = int(np.max(context.records.sample, initial=0)) + 1
+    shape = (len(context.personas), len(context.tasks), len(context.subjects), draws)
+    place = (kept.persona, kept.task, kept.model, kept.sample)
+    columns: dict[str, Counts] = {
+        "claims": kept.claims,
+        "over_inferred": kept.over_inferred,
+        "confirmed": kept.crossed[:, STEREOTYPE:, CORRECT].sum(axis=1, dtype=np.int64),
+        "contradicted": kept.crossed[:, :, INCORRECT].sum(axis=1, dtype=np.int64),
+    }
+    filled = {name: np.zeros(shape, np.int64) for name in columns}
+    for name, column in columns.items():
+        filled[name][place] = column
+    present = np.zeros(shape, np.bool_)
+    present[place] = True
+    return Samples(present=present, **filled)
 
 
 _COUNTS: Final = (Column("instances", Kind.COUNT, "instances"), Column("samples", Kind.COUNT, "answers"))
@@ -93,21 +108,23 @@ _FIRST: Final = 5
 
 
 def _by_event(context: Context, formula: Formula, *, name: str, title: str, errors: bool) -> Table:
-    ks = _ks(context)
-    errors = errors and max(ks, default=0) > 1
-    models = list(zip(context.subjects, samples_of(context), strict=True))
+    ks, samples, checked = _ks(context), samples_of(context), _checked(context)
+    errors = errors and max(ks) > 1
     rows: list[Row] = []
     for event in Event:
-        part: list[Row] = []
-        for model, samples in models:
-            assessed = event not in _BY_TRUTH or bool(_assessed(context, model.alias))
-            found = formula(samples, event, ks, context.resamples) if assessed else None
-            cells: Row = tuple(
-                missing(NOT_ASSESSED, method=name) if found is None else found[place] for place in range(len(ks))
+        found = formula(samples, event, ks, context.resamples)
+        known = [event not in _BY_TRUTH or bool(count) for count in checked]
+        part: list[Row] = [
+            (
+                event.value,
+                model.label,
+                model.family,
+                *_counts(samples, place),
+                *(found[place, at] if known[place] else missing(NOT_ASSESSED, method=name) for at in range(len(ks))),
+                *([_error(samples, place, event) if known[place] else None] if errors else []),
             )
-            alone = _error(samples, event, ks) if errors and found is not None else None
-            last = [alone] if errors else []
-            part.append((event.value, model.label, model.family, *_counts(samples), *cells, *last))
+            for place, model in enumerate(context.subjects)
+        ]
         rows.extend(falling(part, by=_FIRST))
     extra = (Column("sampling_error", Kind.SHARE, "share", "sampling error, k=1"),) if errors else ()
     return Table(
@@ -127,7 +144,7 @@ def _by_event(context: Context, formula: Formula, *, name: str, title: str, erro
 
 def _ks(context: Context) -> tuple[int, ...]:
     """Return the numbers of samples that get a column: all of them, or a selection where there are many."""
-    most = int(np.max(context.records.sample, initial=-1)) + 1
+    most = int(np.max(context.records.sample, initial=0)) + 1
     if most <= MOST_COLUMNS:
         return tuple(range(1, most + 1))
     return (*(k for k in LARGE_K if k < most), most)
@@ -138,37 +155,22 @@ def _columns(ks: tuple[int, ...]) -> Iterator[Column]:
         yield Column(f"k{k}", Kind.SHARE, "share", f"k={k}", brief=len(ks) > 1)
 
 
-def _samples(context: Context, mine: Records, shape: tuple[int, int, int]) -> Samples:
-    kept = context.read(mine)
-    place = (kept.persona, kept.task, kept.sample)
-    columns: dict[str, Counts] = {
-        "claims": kept.claims,
-        "over_inferred": kept.over_inferred,
-        "confirmed": kept.crossed[:, STEREOTYPE:, CORRECT].sum(axis=1, dtype=np.int64),
-        "contradicted": kept.crossed[:, :, INCORRECT].sum(axis=1, dtype=np.int64),
-    }
-    filled = {name: np.zeros(shape, np.int64) for name in columns}
-    present = np.zeros(shape, np.bool_)
-    present[place] = True
-    for name, column in columns.items():
-        filled[name][place] = column
-    return Samples(present=present, **filled)
+def _counts(samples: Samples, model: int) -> Row:
+    present = samples.present[:, :, model]
+    return int(present.any(axis=-1).sum()), int(present.sum())
 
 
-def _counts(samples: Samples) -> Row:
-    seen = samples.present.any(axis=-1)
-    return int(seen.sum()), int(samples.present.sum())
+def _error(samples: Samples, model: int, event: Event) -> float:
+    """Return the standard error of one model's leakage@1 from sampling alone."""
+    arrays = {field.name: getattr(samples, field.name)[:, :, model] for field in fields(samples)}
+    return float(sampling_errors(Samples(**arrays), event, (1,))[0])
 
 
-def _error(samples: Samples, event: Event, ks: tuple[int, ...]) -> float:
-    errors: FloatArray = sampling_errors(samples, event, ks[:1])
-    return float(errors[0]) if len(errors) else float("nan")
-
-
-def _assessed(context: Context, alias: str) -> int:
-    """Return how many of a model's claims were checked against the ground truth."""
-    mine = of_model(context.records, context.aliases.index(alias))
-    return int(mine.crossed[:, :, :NOT_GIVEN].sum())
+def _checked(context: Context) -> list[int]:
+    """Return per model how many of its claims were checked against the ground truth."""
+    claims = context.records.crossed[:, :, :NOT_GIVEN].sum(axis=(1, 2))
+    counts = np.bincount(context.records.model, weights=claims, minlength=len(context.subjects))
+    return [int(count) for count in counts]
 
 
 def _truth_note(context: Context) -> tuple[str, ...]:

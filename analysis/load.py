@@ -20,7 +20,6 @@ from analysis.columns import (
     count_labels,
     count_letters,
     counts,
-    longs,
     texts_of,
     whole,
 )
@@ -53,15 +52,6 @@ __all__ = ["NOT_UNDERSTOOD", "VIEWS", "StoreError", "find_sweep", "load", "read_
 
 NOT_UNDERSTOOD: Final = "reading not understood"
 
-_NUMBERS: Final = (
-    "attempts",
-    "input_tokens",
-    "cached_tokens",
-    "output_tokens",
-    "reasoning_tokens",
-    "cost_nano",
-    "latency_ms",
-)
 _STATE_CODES: Final[Mapping[object, int]] = {state: code for code, state in enumerate(STATES)}
 #: Array field -> the view's columns that it is made of, and what makes it.
 Plan: TypeAlias = Mapping[str, tuple[Sequence[str], Callable[..., Ints]]]
@@ -274,7 +264,6 @@ class _Reader:
             "state": (("state",), _states),
             "reason": (("reason",), reasons.encode),
             "changes": (("changes",), changed.encode),
-            **{number: ((number,), longs) for number in _NUMBERS},
         }
         columns = self._read("calls", plan)
         return Calls(**columns, stages=stages.names(), reasons=reasons.names(), changed=changed.names())

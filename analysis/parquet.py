@@ -3,7 +3,6 @@
 Needs pyarrow, which nothing else here does; without it every entry raises one line that says so. Knows no statistic.
 """
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -11,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
+from analysis.files import replaced
 from analysis.records import SweepInfo
 from analysis.sources import CHUNK_ROWS, VIEWS, Cells, StoreError
 
@@ -119,17 +119,6 @@ def write_columns(path: Path, columns: Mapping[str, Sequence[object]], about: Ma
     table = pyarrow.table({name: pyarrow.array(list(cells)) for name, cells in columns.items()})
     with replaced(path) as temporary:
         parquet.write_table(table.replace_schema_metadata(dict(about)), temporary, compression="zstd")
-
-
-@contextmanager
-def replaced(path: Path) -> Iterator[Path]:
-    """Give a path to write to, which takes the place of `path` at the end; on failure nothing is left of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        yield temporary
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def arrow(name: str) -> ModuleType:

@@ -108,7 +108,7 @@ def _compared(context: Context, paper: Published, name: str, match: _Match, ours
     shared = [row for row in wanted if row in rows and (whole or not (match.pooled or row in POOLS))]
     known = [quantity for quantity in _quantities(wanted) if any(quantity in rows[row] for row in shared)]
     kinds = {column.name: column for column in ours.columns}
-    columns = [kinds.get(quantity, Column(quantity, match.kind)) for quantity in known]
+    columns = [kinds.get(quantity, Column(quantity, match.kind, digits=3)) for quantity in known]
     marked = any(row in marks for row in shared)
     cells: list[Row] = [
         (
@@ -200,7 +200,8 @@ def _retaining(table: Table) -> Rows:
 
 def _any_human(table: Table) -> Rows:
     """Find the row of the only annotator, or of the majority, which comes last."""
-    return {"human": row for row in table.named_rows()}
+    rows = list(table.named_rows())
+    return {"human": rows[-1]} if rows else {}
 
 
 def _inverted(table: Table) -> Rows:
@@ -260,6 +261,6 @@ MATCHES: Final[Mapping[str, _Match]] = {
     "appendix_e": _Match(
         ours="group_composition", title="Appendix E, composition by group", pooled=True, rows=_by_first
     ),
-    "probe": _Match(ours="probe", title="section 5.2, probe", pooled=True, rows=_probed, kind=Kind.SHARE),
-    "verbosity": _Match(ours="verbosity", title="section 6, verbosity", pooled=True, rows=_verbose),
+    "probe": _Match(ours="probe", title="probe errors and their gap", pooled=True, rows=_probed, kind=Kind.SHARE),
+    "verbosity": _Match(ours="verbosity", title="verbosity", pooled=True, rows=_verbose),
 }

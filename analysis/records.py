@@ -280,7 +280,7 @@ class Memories(Rows):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Calls(Rows):
-    """One row per planned call. Numbers that a call does not have (it was not answered) are -1, never 0.
+    """One row per planned call: who was asked, and how it went. Tokens and money are in `Spend`.
 
     Parameters
     ----------
@@ -288,10 +288,6 @@ class Calls(Rows):
         Positions in `stages`, `STATES`, `reasons` and `changed`.
     model, subject : ndarray of int32, shape (n,)
         Positions in `Axes.models`: who answers, and who is under test.
-    attempts, input_tokens, ... : ndarray of int64, shape (n,)
-        Tokens of the answer; `cached_tokens` is part of `input_tokens`, `reasoning_tokens` of `output_tokens`.
-    cost_nano, latency_ms : ndarray of int64, shape (n,)
-        Nano-dollars and milliseconds of the answer.
     """
 
     stage: Ints
@@ -303,13 +299,6 @@ class Calls(Rows):
     reasons: tuple[str, ...]
     changes: Ints
     changed: tuple[str, ...]
-    attempts: Ints
-    input_tokens: Ints
-    cached_tokens: Ints
-    output_tokens: Ints
-    reasoning_tokens: Ints
-    cost_nano: Ints
-    latency_ms: Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

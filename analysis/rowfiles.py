@@ -1,6 +1,6 @@
 """Writes a sweep's rows, one file a view and one for claims, as CSV or Parquet; memory stays flat in their number.
 
-Texts are a model's own: in CSV they are made harmless to spreadsheets and terminals, in Parquet they stay to the letter.
+Texts are a model's own: in CSV they are made harmless to spreadsheets and terminals, in Parquet they stay as they are.
 """
 
 import csv
@@ -12,8 +12,9 @@ from typing import Any, Final, Literal, TypeAlias
 
 from analysis.columns import ACCURACY_WORDS, LABEL_WORDS
 from analysis.export import ExportError, neutral
+from analysis.files import replaced
 from analysis.load import find_sweep
-from analysis.parquet import ROWS_FOLDER, replaced, write_rows
+from analysis.parquet import ROWS_FOLDER, arrow, write_rows
 from analysis.records import ACCURACIES, LABELS, SweepInfo
 from analysis.sources import Cells, Source, opened_anywhere
 
@@ -90,6 +91,8 @@ def export_rows(store: Path, folder: Path, formats: Sequence[Format], sweep: str
         The folder or a file cannot be written.
     """
     target = folder / ROWS_FOLDER
+    if "parquet" in formats:
+        arrow("pyarrow.parquet")
     try:
         target.mkdir(parents=True, exist_ok=True)
         with opened_anywhere(store) as source:

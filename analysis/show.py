@@ -109,7 +109,7 @@ def visible(text: str) -> str:
     >>> print(visible("a\x1b[31mb"))
     a\x1b[31mb
     """
-    return "".join(map(_visible, text))
+    return text if text.isprintable() else "".join(map(_visible, text))
 
 
 def _visible(character: str) -> str:

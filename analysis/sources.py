@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from analysis.records import SweepInfo
 
 CHUNK_ROWS: Final = 32_768
+CACHE_KIB: Final = 65_536
 #: Views that tables are made from, and the columns that are read of each.
 VIEWS: Final[Mapping[str, tuple[str, ...]]] = {
     "sweeps": ("sweep_id", "sweep", "simulated", "manifest"),
@@ -27,10 +28,7 @@ VIEWS: Final[Mapping[str, tuple[str, ...]]] = {
         "unread_accuracy",
     ),
     "memories": ("model", "persona", "persona_group", "round", "sample", "prompt", "state", "reason", "inferred"),
-    "calls": (
-        "stage", "model", "subject", "state", "reason", "attempts", "input_tokens", "cached_tokens", "output_tokens",
-        "reasoning_tokens", "cost_nano", "latency_ms", "changes",
-    ),
+    "calls": ("stage", "model", "subject", "state", "reason", "changes"),
     "requests": (
         "sweep", "alias", "stage", "finish", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens",
     ),
@@ -143,6 +141,8 @@ def opened(path: Path) -> Iterator[StoreSource]:
     try:
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
         try:
+            # Whole pages of bodies are read once; more cache than this saves nothing.
+            connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
             connection.execute("BEGIN")
             _check_views(connection, path)
             yield StoreSource(connection, path)

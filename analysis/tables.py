@@ -1,6 +1,7 @@
 """All tables of a sweep, in reading order, and the warnings that stand above them."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Final
 
 from analysis.annotations import Validation
@@ -15,6 +16,7 @@ from analysis.leaks import all_at_k, leakage_at_k, worst_at_k
 from analysis.memory import accumulation
 from analysis.monitoring import probe, self_audit
 from analysis.pairs import clustering, model_ranks, paired_differences
+from analysis.published import compare
 from analysis.records import Dataset
 from analysis.retractions import contradicted_attributes, retraction
 from analysis.roster import model_versions
@@ -54,6 +56,7 @@ TABLES: Final[tuple[Callable[[Context], Table], ...]] = (
     parameter_changes,
     cost,
 )
+NOTHING_TO_COMPARE: Final = "no model of this sweep bears a label of the paper: nothing to compare with it"
 DISPUTED: Final = "judge_disagreements"
 WHEN_SIMULATED: Final = "SIMULATED: answers come from a simulator; no figure says anything about a real model"
 WHEN_TOY: Final = "the judge is a toy: its labels show that the pipeline works and measure nothing"
@@ -79,15 +82,20 @@ def make_report(data: Dataset, settings: Settings, validation: Validation | None
     return report_of(prepare(data, settings, validation))
 
 
-def report_of(context: Context) -> Report:
-    """Make every table of a sweep that is prepared already."""
+def report_of(context: Context, *, against_paper: bool = False) -> Report:
+    """Make every table of a sweep that is prepared already; and, if asked to, each beside the paper's."""
     sweep = context.data.sweep
-    return Report(
+    report = Report(
         sweep=sweep.name,
         simulated=sweep.simulated,
         warnings=tuple(warnings_of(context)),
         tables=(*(make(context) for make in TABLES), *validation_tables(context)),
     )
+    if not against_paper:
+        return report
+    compared = compare(report, context)
+    warnings = report.warnings if compared else (*report.warnings, NOTHING_TO_COMPARE)
+    return replace(report, warnings=warnings, tables=(*report.tables, *compared))
 
 
 def validation_tables(context: Context) -> tuple[Table, ...]:

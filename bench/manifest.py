@@ -219,7 +219,7 @@ def _check_models(name: str, before: Manifest, after: Manifest, where: str) -> N
         old, new = before.models[alias], after.models[alias]
         if (old.provider, old.model) != (new.provider, new.model):
             raise UserError(
-                f"in sweep `{name}`, {alias} was {old.provider}/{old.model} and would now be {new.provider}/{new.model}",
+                f"in `{name}`, {alias} stands for {old.provider}/{old.model}, not for {new.provider}/{new.model}",
                 where=where,
                 mend="give the new model an alias of its own",
             )

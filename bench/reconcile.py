@@ -141,7 +141,8 @@ def _assumed(connection: sqlite3.Connection, sweep: str) -> tuple[int, int, int,
     """Return number and cost of assumed attempts, the same of those cut off by a kill, and all that was spent."""
     found: tuple[int, int, int, int] = connection.execute(
         "SELECT count(*), coalesce(sum(cost_nano), 0), coalesce(sum(error LIKE ?1), 0),"
-        " coalesce(sum(iif(error LIKE ?1, cost_nano, 0)), 0) FROM attempts WHERE outcome = 'assumed' AND ?2 IN ('', sweep)",
+        " coalesce(sum(iif(error LIKE ?1, cost_nano, 0)), 0) FROM attempts"
+        " WHERE outcome = 'assumed' AND ?2 IN ('', sweep)",
         (CUT_OFF, sweep),
     ).fetchone()
     spent = connection.execute(

@@ -200,7 +200,7 @@ class Unpaid(StrEnum):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """What became of one request. A row whose id cannot be read has an empty one, and a ProviderError."""
+    """What became of one request. A row that cannot be read is a ProviderError, its id empty if unreadable too."""
 
     custom_id: str
     outcome: Completion | ProviderError | Unpaid
@@ -210,7 +210,8 @@ class BatchProvider(Protocol):
     """One account's batch API. Errors are ProviderError with the class that says what to do.
 
     Creating is the one call that costs money. It is sent once; when it raises with `maybe_billed`, the batch is in
-    doubt and `find` must have been asked, later than the provider's list lags, before the shard is sent again.
+    doubt and `find` must have been asked, later than the provider's list lags, before the shard is sent again. Of any
+    other call `maybe_billed` means nothing.
     """
 
     @property

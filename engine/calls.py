@@ -114,7 +114,8 @@ class Calls:
 
     async def _settled(self, ticket: Ticket, reply: Reply, latency_ms: int) -> None:
         completion, usage = reply.completion, reply.completion.usage
-        paid = Amount(cost_nano(self._prices[ticket.leased.alias], usage), usage.input_tokens + usage.output_tokens)
+        tokens = max(0, usage.input_tokens + usage.output_tokens)
+        paid = Amount(cost_nano(self._prices[ticket.leased.alias], usage), tokens)
         warnings = self._scheduler.settle(ticket, usage, paid, reply.hints, self._clock.now())
         cells = ticket.leased.cells
         reads = [self._readings.read(cell, completion) for cell in cells]

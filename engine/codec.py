@@ -6,7 +6,7 @@ import msgspec
 import zstandard
 
 from engine.errors import StoreError
-from engine.request import Request
+from engine.request import Request, is_well_formed
 
 LONG: Final = 1024
 LEVEL: Final = 3
@@ -44,9 +44,10 @@ class Codec:
 
     def pack_text(self, text: str) -> str | bytes:
         """Return `text` itself when short, so that SQL tools can read it, else a compressed frame."""
-        data = text.encode("utf-8", "surrogatepass")
         # SQLite's TEXT ends at NUL for many tools and cannot hold lone surrogates: such texts are kept as frames too.
-        return text if len(data) <= LONG and "\0" not in text and _is_utf8(text) else self._compress(data)
+        if "\0" not in text and is_well_formed(text) and _utf8_size(text) <= LONG:
+            return text
+        return self._compress(text.encode("utf-8", "surrogatepass"))
 
     def unpack_text(self, stored: str | bytes) -> str:
         """Return what `pack_text` was given.
@@ -77,14 +78,8 @@ class Codec:
             raise _damaged() from error
 
 
-def _is_utf8(text: str) -> bool:
-    if text.isascii():
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def _utf8_size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def _damaged() -> StoreError:

@@ -18,7 +18,10 @@ from engine.state import Event, sources
 APPLICATION_ID: Final = 0x4D_49_52_41
 _HEADING: Final = re.compile(r"^-- (\w+) --$", re.MULTILINE)
 BUSY_MS: Final = 10_000
+STATEMENTS: Final = 256
 CACHE_KIB: Final = 32 * 1024
+# Keys are hashes, so every commit touches pages all over the indexes; a longer log folds more of them in at once.
+CHECKPOINT_PAGES: Final = 8_000
 
 _MEND: Final = {
     sqlite3.SQLITE_FULL: ("the disk is full", "free some space and run again; everything committed is safe"),
@@ -99,7 +102,7 @@ async def open_writer(path: Path, views: Sequence[str]) -> aiosqlite.Connection:
         StoreError: not a store, written by a newer version, or not usable on this disk.
     """
     with explained(path):
-        connection = await aiosqlite.connect(path, isolation_level=None, cached_statements=256)
+        connection = await _connect(str(path), uri=False)
         try:
             await _prepare(connection, path, views)
         except BaseException:
@@ -127,7 +130,7 @@ async def open_reader(path: Path) -> aiosqlite.Connection:
 
 async def _open_reader(path: Path, mode: str) -> aiosqlite.Connection:
     with explained(path):
-        connection = await aiosqlite.connect(f"{path.absolute().as_uri()}?{mode}", uri=True, isolation_level=None)
+        connection = await _connect(f"{path.absolute().as_uri()}?{mode}", uri=True)
         try:
             await connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
             version = await _check_version(connection, path)
@@ -138,6 +141,12 @@ async def _open_reader(path: Path, mode: str) -> aiosqlite.Connection:
         await connection.close()
         raise StoreError("the store is empty", where=str(path), mend="give another path")
     return connection
+
+
+async def _connect(database: str, *, uri: bool) -> aiosqlite.Connection:
+    # Where a file cannot be opened, aiosqlite leaves a thread behind that may print a traceback at exit: try it first.
+    sqlite3.connect(database, uri=uri).close()
+    return await aiosqlite.connect(database, uri=uri, isolation_level=None, cached_statements=STATEMENTS)
 
 
 def load_queries() -> Mapping[str, str]:
@@ -172,6 +181,7 @@ async def _prepare(connection: aiosqlite.Connection, path: Path, views: Sequence
     await connection.execute("PRAGMA foreign_keys = ON")
     await connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
     await connection.execute("PRAGMA temp_store = MEMORY")
+    await connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
     for number, script in migrations():
         if number > version:
             mark = f"PRAGMA user_version = {number}; PRAGMA application_id = {APPLICATION_ID};"

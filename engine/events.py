@@ -12,8 +12,9 @@ from engine.ledger import Account, Scope
 class Outcome(StrEnum):
     """How a run ended.
 
-    complete: nothing is left; incomplete: some requests failed for good; budget: a cap withholds the rest; stopped: a
-    provider refused for quota or key; interrupted: the user asked to stop; refused: the disk took no more writes.
+    complete: nothing is left; incomplete: some requests failed for good, or wait for a model that this run lacks;
+    budget: a cap withholds the rest; stopped: a provider refused for quota or key; interrupted: the user asked to
+    stop; refused: the disk took no more writes.
     """
 
     COMPLETE = "complete"

@@ -42,7 +42,7 @@ def cost_nano(price: Price, usage: Usage) -> int:
         + usage.cache_write_tokens * written
         + usage.output_tokens * price.output
     )
-    return -(-total // PER_MILLION)
+    return max(0, -(-total // PER_MILLION))
 
 
 def worst_cost_nano(price: Price, input_bound: int, max_tokens: int) -> int:

@@ -34,10 +34,8 @@ class Message(msgspec.Struct, frozen=True):
     content: str
 
     def __post_init__(self) -> None:
-        if not self.content.isascii():
-            clean = well_formed(self.content)
-            if clean is not self.content:
-                msgspec.structs.force_setattr(self, "content", clean)
+        if not is_well_formed(self.content):
+            msgspec.structs.force_setattr(self, "content", well_formed(self.content))
 
 
 class Decoding(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -119,11 +117,20 @@ _canonical = msgspec.json.Encoder(order="deterministic")
 
 def well_formed(text: str) -> str:
     """Return `text` itself, or a copy with U+FFFD for every lone surrogate."""
+    if is_well_formed(text):
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def is_well_formed(text: str) -> bool:
+    """Say whether `text` can be written as UTF-8."""
+    if text.isascii():
+        return True
     try:
         text.encode()
     except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
+        return False
+    return True
 
 
 def request_key(request: Request) -> bytes:

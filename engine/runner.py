@@ -6,7 +6,7 @@ commit the completion, its cost, its readings and what follows from them. Nothin
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from random import Random
 from typing import Final
@@ -27,11 +27,12 @@ from engine.store import LEASE_MS, Store, Sweep
 from engine.telling import Telling
 
 PLAN_CHUNK: Final = 200
+PLAN_CHUNKS: Final = 5
 LEASE_MOST: Final = 512
 REFUSED_PATIENCE: Final = 60.0
-# Seconds between looks for answers that cells joined late; leases are renewed every so many looks.
-CATCH_UP_SECONDS: Final = 2.0
-RENEW_EVERY: Final = LEASE_MS // 3000 // int(CATCH_UP_SECONDS)
+LOOK_EVERY: Final = 2.0
+# Leases are renewed every so many looks.
+RENEW_EVERY: Final = LEASE_MS // 3000 // int(LOOK_EVERY)
 
 
 class Runner:
@@ -52,11 +53,33 @@ class Runner:
         progress: Progress,
         listen: Listener,
         patience: float = REFUSED_PATIENCE,
+        look_every: float = LOOK_EVERY,
     ) -> None:
-        """`providers` by provider name, `prices` by model alias; `patience` is how long a full disk is waited for."""
+        """Prepare a run.
+
+        Args:
+            store: the open store, recovered.
+            sweep: what to run.
+            run_id: this start of the program, from `begin_run`.
+            scheduler: lanes and ledger, which knows what earlier runs spent.
+            providers: by provider name.
+            prices: by model alias.
+            reader: reads the answers.
+            clock: the machine's clocks.
+            rng: jitter.
+            progress: counters, which know what earlier runs finished.
+            listen: hears of what people should know.
+            patience: seconds that a refusing disk is waited for.
+            look_every: seconds between looks for answers that cells joined late.
+
+        Raises:
+            ValueError: a model has no price.
+        """
+        if unpriced := scheduler.all_aliases() - set(prices):
+            raise ValueError(f"no price for {', '.join(sorted(unpriced))}: an answer could not be paid for")
         self._store, self._sweep, self._run_id = store, sweep, run_id
         self._scheduler, self._clock, self._progress = scheduler, clock, progress
-        self._patience = patience
+        self._patience, self._look_every = patience, look_every
         self._tell = Telling(listen)
         self._readings = Readings(
             store=store, sweep_id=sweep.id, reader=reader, progress=progress, tell=self._tell, expect=self._expect
@@ -130,7 +153,10 @@ class Runner:
         while True:
             while not self._finished():
                 await self._step()
-            if self._calls.draining or self._store.refused is not None or not await self._catch_up():
+            if self._calls.draining or self._store.refused is not None:
+                return
+            # What a look in the background was reading meanwhile may have brought work too.
+            if not await self._catch_up() and self._finished():
                 return
 
     async def _step(self) -> None:
@@ -226,14 +252,24 @@ class Runner:
     async def _plan(self, roots: Iterable[Cell]) -> None:
         try:
             iterator = iter(roots)
-            while chunk := list(islice(iterator, PLAN_CHUNK)):
-                await self._plan_chunk(chunk)
+            while chunks := await self._chunks(iterator):
+                await asyncio.gather(*map(self._plan_chunk, chunks))
             await self._store.mark_planned(self._sweep.id)
         except Exception as error:  # noqa: BLE001 - whatever the plan raises is the caller's to hear
-            self._stop_for(error)
+            # A disk that refuses is waited for elsewhere; a plan that is not marked as finished is only made again.
+            if not (isinstance(error, StoreError) and self._store.refused is not None):
+                self._stop_for(error)
         finally:
             self._planning = False
             self._wake.set()
+
+    async def _chunks(self, iterator: Iterator[Cell]) -> list[list[Cell]]:
+        """Return the cells of one commit; the plan's own work is done in pieces, so that calls can go on in between."""
+        chunks: list[list[Cell]] = []
+        while len(chunks) < PLAN_CHUNKS and (chunk := list(islice(iterator, PLAN_CHUNK))):
+            chunks.append(chunk)
+            await asyncio.sleep(0)
+        return chunks
 
     async def _plan_chunk(self, cells: Sequence[Cell]) -> None:
         """Plan cells, however long the disk refuses; the run's end cancels the waiting."""
@@ -305,7 +341,9 @@ class Runner:
         """Read answers that cells joined late, so that what follows need not wait for the end, and renew leases."""
         looks = 0
         while True:
-            await asyncio.sleep(CATCH_UP_SECONDS)
+            await asyncio.sleep(self._look_every)
+            # Also the loop's heartbeat: a disk that begins to refuse ends no call and would wake nobody.
+            self._wake.set()
             looks += 1
             try:
                 await self._catch_up()

@@ -165,6 +165,10 @@ class Scheduler:
                 aliases.add(ticket.leased.alias)
         return Exhausted(frozenset(stages), frozenset(aliases))
 
+    def all_aliases(self) -> frozenset[str]:
+        """Return the model aliases of this run."""
+        return frozenset(self._routes)
+
     def aliases(self, lane: Lane) -> frozenset[str]:
         """Return the model aliases of this run that use a lane."""
         return frozenset(alias for alias, route in self._routes.items() if route.lane == lane.name)

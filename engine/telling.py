@@ -1,5 +1,6 @@
 """Tells a listener what happened, in sentences for people and fields for programs."""
 
+import contextlib
 from collections.abc import Iterable
 
 from engine.errors import ProviderError
@@ -15,8 +16,9 @@ class Telling:
         self._listen = listen
 
     def notify(self, kind: str, level: Level, text: str, **fields: str | float) -> None:
-        """Pass one notice on."""
-        self._listen(Notice(kind=kind, level=level, text=text, fields=fields))
+        """Pass one notice on; a listener with a defect must not be able to lose a paid answer."""
+        with contextlib.suppress(Exception):
+            self._listen(Notice(kind=kind, level=level, text=text, fields=fields))
 
     def defect(self, text: str, **fields: str | float) -> None:
         """Tell of an error in this program."""

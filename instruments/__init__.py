@@ -1,1 +1,1 @@
-"""What is asked and how answers are read: personas, tasks, prompts and instruments as pure functions. Calls no model."""
+"""What is asked and how answers are read: personas, tasks, prompts, instruments as pure functions. Calls no model."""

@@ -6,26 +6,23 @@ that neither memory nor the event loop feels their size. Must not know: lanes, l
 """
 
 import asyncio
-import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO, Final, TypeVar
+from typing import Final, TypeVar
 
-import orjson
-from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_random_exponential
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from engine.batching import NOT_VISIBLE, QUEUE_FULL, RESULTS_NOT_READY
-from engine.errors import ErrorClass, ProviderError, UserError
+from engine.errors import ErrorClass, ProviderError
 from providers.adapter import KEY_HINT
+from providers.batch_files import PIECE, Expected, Writer, open_new, put_in_place, truncated, whole_lines
 from providers.classify import ErrorTable, classify
 from providers.control import CALLS_PER_SECOND, ControlClient, Sleep
 from providers.http import FIRST_ERROR, HttpEndpoint, HttpReply
 
-PIECE: Final = 1 << 20
 FETCHES: Final = 4
 LONGEST_WAIT: Final = 30.0
-TRUNCATED: Final = "truncated_download"
 NOT_FOUND: Final = 404
 ABSENT: Final = (403, NOT_FOUND)  # Gemini says 403 of a file that is not there
 TOO_MANY: Final = 429
@@ -33,6 +30,8 @@ IN_DOUBT: Final = (408, 409)
 FIRST_SERVER_ERROR: Final = 500
 
 T = TypeVar("T")
+
+_backoff: Final = wait_random_exponential(multiplier=0.5, max=LONGEST_WAIT)
 
 
 class BatchLink:
@@ -61,9 +60,14 @@ class BatchLink:
         """The account's name."""
         return self._endpoint.name
 
+    @property
+    def root(self) -> str:
+        """The account's base address without its version."""
+        return self._endpoint.root
+
     async def get(self, path: str) -> HttpReply:
         """Fetch `path`, retried; raises ProviderError."""
-        return await self._told(self._control.get(path))
+        return await self._told(self._control.get(path), free=True)
 
     async def poll(self, path: str) -> HttpReply:
         """Fetch a batch, retried; a 404 is transient, code `NOT_VISIBLE`."""
@@ -78,9 +82,9 @@ class BatchLink:
         """Return `path` once a fresh id is known there, or None when it stays unknown."""
         for step in range(tries):
             try:
-                return await self.poll(path)
+                return await self.get(path)
             except ProviderError as error:
-                if error.code != NOT_VISIBLE:
+                if error.status not in ABSENT:
                     raise
             await self._sleep(0.5 * 2**step)
         return None
@@ -101,11 +105,16 @@ class BatchLink:
         return await self._told(self._free(self._endpoint.send(path, content, length=length, headers=headers)))
 
     async def order(self, path: str, body: bytes = b"") -> None:
-        """Post an order that may come too late, such as a cancellation: a refusal of the order itself is no error."""
+        """Post an order that may come too late, such as a cancellation: a refusal of the order itself is no error.
+
+        A 404 is transient, code `NOT_VISIBLE`: an order that nobody has heard must be given again.
+        """
         try:
             await self._told(self._free(self._endpoint.post(path, body)))
         except ProviderError as error:
-            if error.kind is not ErrorClass.BAD_REQUEST and error.status not in (*IN_DOUBT, NOT_FOUND):
+            if error.status == NOT_FOUND:
+                raise recoded(error, ErrorClass.TRANSIENT, NOT_VISIBLE) from None
+            if error.kind is not ErrorClass.BAD_REQUEST and error.status not in IN_DOUBT:
                 raise
 
     async def delete(self, path: str) -> None:
@@ -116,14 +125,13 @@ class BatchLink:
             if error.status not in ABSENT:
                 raise
 
-    async def bring(self, path: str, target: Path, *, size: int | None = None, lines: int | None = None) -> Path:
+    async def bring(self, path: str, target: Path, expected: Expected | None = None) -> Path:
         """Download JSON lines to `target`, whole and forced to the disk; a target that exists is whole already.
 
         Args:
             path: where the lines are.
             target: the file; `.part` is added to its name until it is whole.
-            size: bytes it must have, where the provider tells.
-            lines: lines it should have; fewer are fetched again, and taken if they stay fewer.
+            expected: what is known about its length.
 
         Raises:
             ProviderError: transient, code `TRUNCATED` or `RESULTS_NOT_READY`.
@@ -131,8 +139,8 @@ class BatchLink:
         """
         if not await asyncio.to_thread(target.exists):
             part = target.with_name(target.name + ".part")
-            await self._told(self._brought(path, part, size, lines))
-            await asyncio.to_thread(_place, part, target)
+            await self._told(self._brought(path, part, expected or Expected()))
+            await asyncio.to_thread(put_in_place, part, target)
         return target
 
     async def first_line(self, path: str, most: int = PIECE) -> bytes:
@@ -150,34 +158,30 @@ class BatchLink:
         """Release the connections; safe to call twice."""
         await self._endpoint.close()
 
-    async def _brought(self, path: str, part: Path, size: int | None, lines: int | None) -> None:
-        waits = wait_random_exponential(multiplier=0.5, max=LONGEST_WAIT)
+    async def _brought(self, path: str, part: Path, expected: Expected) -> None:
         retrying = AsyncRetrying(
             stop=stop_after_attempt(FETCHES),
-            wait=lambda state: _asked(state.outcome.exception() if state.outcome else None) or waits(state),
+            wait=_wait,
             retry=retry_if_exception(_worth_repeating),
             sleep=self._sleep,
             reraise=True,
         )
-        short = 0
+        before: int | None = None
         async for attempt in retrying:
             with attempt:
-                await self._fetch(path, part, size)
-                found = await asyncio.to_thread(_whole_lines, part)
-                last = attempt.retry_state.attempt_number == FETCHES
-                if lines is not None and found < lines and not last and found != short:
-                    short = found
-                    raise _truncated(f"{found} lines of {lines}")
+                size, lines = await self._fetch(path, part)
+                if expected.misses(size, lines) and (expected.sure or size != before):
+                    before = size
+                    raise truncated(f"{size:,} bytes in {lines:,} lines")
 
-    async def _fetch(self, path: str, part: Path, size: int | None) -> None:
-        with await asyncio.to_thread(_opened, part) as file:
-            writer = _Writer(file)
+    async def _fetch(self, path: str, part: Path) -> tuple[int, int]:
+        with await asyncio.to_thread(open_new, part) as file:
+            writer = Writer(file)
             reply = await self._answered(self._endpoint.fetch(path, writer.take))
             await writer.finish()
-        if size is not None and writer.size != size:
-            raise _truncated(f"{writer.size} bytes of {size}")
         if not writer.size and reply.headers.get("content-length") != "0":
-            raise _truncated("no bytes")
+            raise truncated("no bytes")
+        return writer.size, await asyncio.to_thread(whole_lines, part)
 
     async def _answered(self, call: Awaitable[HttpReply]) -> HttpReply:
         try:
@@ -205,8 +209,8 @@ class BatchLink:
             raise classify(self._errors, reply.status, reply.headers, reply.body)
         return reply
 
-    async def _told(self, call: Awaitable[T]) -> T:
-        """Await `call`; its errors name the account, and the way to mend a rejected key."""
+    async def _told(self, call: Awaitable[T], *, free: bool = False) -> T:
+        """Await `call`; its errors name the account, and the way to mend a rejected key. Nothing free is billed."""
         try:
             return await call
         except ProviderError as error:
@@ -215,34 +219,9 @@ class BatchLink:
                 error,
                 error.kind,
                 error.code,
-                maybe_billed=error.maybe_billed,
+                maybe_billed=error.maybe_billed and not free,
                 message=f"{self.name}: {error.message}{mend}",
             ) from None
-
-
-class _Writer:
-    """Gathers pieces and writes them out by thread, a mebibyte at a time."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.size = 0
-        self._file, self._held = file, bytearray()
-
-    async def take(self, piece: bytes) -> bool:
-        """Take a piece; more is always wanted."""
-        self.size += len(piece)
-        self._held += piece
-        if len(self._held) >= PIECE:
-            await self._write()
-        return True
-
-    async def finish(self) -> None:
-        """Write the rest and force everything to the disk."""
-        await self._write()
-        await asyncio.to_thread(_on_disk, lambda: os.fsync(self._file.fileno()), self._file.name)
-
-    async def _write(self) -> None:
-        held, self._held = self._held, bytearray()
-        await asyncio.to_thread(_on_disk, lambda: (self._file.write(held), self._file.flush()), self._file.name)
 
 
 def recoded(
@@ -268,79 +247,6 @@ def moment(text: str | None) -> float:
         return 0.0
 
 
-async def pieces(path: Path, *, before: bytes = b"", after: bytes = b"") -> AsyncIterator[bytes]:
-    """Yield a file piece by piece between two short texts; raises UserError when it cannot be read."""
-    if before:
-        yield before
-    with await asyncio.to_thread(_on_disk, lambda: path.open("rb"), str(path)) as file:
-        while piece := await asyncio.to_thread(_on_disk, lambda: file.read(PIECE), str(path)):
-            yield piece
-    if after:
-        yield after
-
-
-def file_size(path: Path) -> int:
-    """Return the bytes of a file; raises UserError when it cannot be read."""
-    return _on_disk(lambda: path.stat().st_size, str(path))
-
-
-def results_file(folder: Path, batch_id: str, number: int) -> Path:
-    """Return where the results numbered `number` of a batch are kept; ids become harmless file names."""
-    safe = "".join(char if char.isascii() and (char.isalnum() or char in "-_") else "-" for char in batch_id)
-    return folder / f"{safe[:128]}.{number}.jsonl"
-
-
-def _on_disk(act: Callable[[], T], where: object) -> T:
-    try:
-        return act()
-    except OSError as error:
-        raise UserError(
-            f"a batch file cannot be used: {error.strerror or error}",
-            where=str(where),
-            mend="free the disk or the path",
-        ) from None
-
-
-def _opened(part: Path) -> BinaryIO:
-    def act() -> BinaryIO:
-        part.parent.mkdir(parents=True, exist_ok=True)
-        return part.open("wb")
-
-    return _on_disk(act, part)
-
-
-def _place(part: Path, target: Path) -> None:
-    """Give a whole file its name, durably."""
-
-    def act() -> None:
-        part.replace(target)
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-    _on_disk(act, target)
-
-
-def _whole_lines(path: Path) -> int:
-    """Return the number of lines; raises ProviderError when the last one is cut short."""
-    count, last = 0, b""
-    with path.open("rb") as file:
-        for line in file:
-            count, last = count + 1, line
-    if last and not last.endswith(b"\n"):
-        try:
-            orjson.loads(last)
-        except orjson.JSONDecodeError:
-            raise _truncated("the last line is cut short") from None
-    return count
-
-
-def _truncated(how: str) -> ProviderError:
-    return ProviderError(ErrorClass.TRANSIENT, f"the results did not arrive whole: {how}", code=TRUNCATED)
-
-
 def _open_outcome(status: int) -> bool:
     return status >= FIRST_SERVER_ERROR or status in IN_DOUBT
 
@@ -353,5 +259,8 @@ def _worth_repeating(error: BaseException) -> bool:
     )
 
 
-def _asked(error: BaseException | None) -> float | None:
-    return error.retry_after if isinstance(error, ProviderError) else None
+def _wait(state: RetryCallState) -> float:
+    """Return the wait asked for by the reply, else an exponentially growing, randomised one."""
+    error = state.outcome.exception() if state.outcome else None
+    asked = error.retry_after if isinstance(error, ProviderError) else None
+    return _backoff(state) if asked is None else asked

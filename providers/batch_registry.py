@@ -7,11 +7,13 @@ from typing import Final
 import httpx
 
 from engine.batching import BatchProvider
+from providers.anthropic_batch import AnthropicBatches
 from providers.batch_dialect import BATCH_DIALECTS
 from providers.batch_link import BatchLink
 from providers.card import ModelCard
-from providers.control import Sleep
+from providers.control import CALLS_PER_SECOND, Sleep
 from providers.dialect import Dialect, Wire
+from providers.gemini_batch import GeminiBatches
 from providers.http import HttpEndpoint, Timeouts
 from providers.openai_batch import OpenAIBatches
 from providers.registry import build_endpoint, by_account, check_keys
@@ -52,17 +54,23 @@ def build_batch_providers(
 
 def has_batches(dialect: Dialect) -> bool:
     """Whether an adapter here speaks this dialect's batch API."""
-    return dialect.wire is Wire.OPENAI and dialect.errors in BATCH_DIALECTS
+    return dialect.wire in (Wire.ANTHROPIC, Wire.GEMINI) or (
+        dialect.wire is Wire.OPENAI and dialect.errors in BATCH_DIALECTS
+    )
 
 
 def _built(
     group: Sequence[ModelCard], endpoint: HttpEndpoint, *, per_second: int | None, sleep: Sleep
 ) -> BatchProvider:
     first = group[0]
-    errors = first.dialect.errors
+    errors, wire = first.dialect.errors, first.dialect.wire
+    batches = BATCH_DIALECTS.get(errors) if wire is Wire.OPENAI else None
+    pace = per_second or (batches.lists_per_second if batches else CALLS_PER_SECOND)
+    link = BatchLink(endpoint, errors, key_env=first.key_env, per_second=pace, sleep=sleep)
     dialects = {card.model: card.dialect for card in group}
     tokens = {card.model: card.limits.enqueued_tokens for card in group}
-    batches = BATCH_DIALECTS[errors]
-    pace = per_second or batches.lists_per_second
-    link = BatchLink(endpoint, errors, key_env=first.key_env, per_second=pace, sleep=sleep)
-    return OpenAIBatches(link, batches, dialects=dialects, enqueued_tokens=tokens)
+    if batches is not None:
+        return OpenAIBatches(link, batches, dialects=dialects, enqueued_tokens=tokens)
+    if wire is Wire.GEMINI:
+        return GeminiBatches(link, dialects=dialects, enqueued_tokens=tokens)
+    return AnthropicBatches(link, dialects=dialects)

@@ -1,6 +1,6 @@
 """What the batch adapters share on lines: reading results files line by line, and checking a shard before it is sent.
 
-A results file is hostile text of any length: lines are bounded, a line that cannot be read becomes a row without an id,
+A results file is hostile text of any length: lines are bounded, a line that cannot be read becomes a row that says so,
 and nothing is raised for what a line holds. Must not know: paths, accounts, one provider's field names.
 """
 
@@ -24,6 +24,14 @@ NO_STATUS: Final = 0
 T = TypeVar("T")
 
 
+class _Named(msgspec.Struct):
+    custom_id: str | None = None
+    key: str | None = None
+
+
+_named: Final = msgspec.json.Decoder(_Named)
+
+
 def lines_of(path: Path) -> Iterator[bytes]:
     """Yield the lines of a file without their ends, blank ones left out; one that is too long comes in pieces."""
     with path.open("rb") as file:
@@ -34,12 +42,12 @@ def lines_of(path: Path) -> Iterator[bytes]:
 
 
 def read_rows(lines: Iterable[bytes], decoder: "msgspec.json.Decoder[T]", read: Callable[[T], Row]) -> Iterator[Row]:
-    """Yield a row for every line; what cannot be read is a row without an id."""
+    """Yield a row for every line; what cannot be read keeps its id, if that much can be read."""
     for line in lines:
         try:
             record = read_reply(decoder, line, {})
         except ProviderError as error:
-            yield Row("", error)
+            yield Row(_id_in(line), error)
             continue
         yield read(record)
 
@@ -118,3 +126,11 @@ def _check_agreement(lines: Sequence[BatchLine], limits: BatchLimits) -> Iterato
         yield Problem(reason=f"lines ask several models ({', '.join(models)}), a batch takes one")
     if limits.one_thinking_mode and len({line.request.decoding.thinking for line in lines}) > 1:
         yield Problem(reason="some lines think and some do not, a batch takes one thinking mode")
+
+
+def _id_in(line: bytes) -> str:
+    try:
+        found = _named.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
+    return found.custom_id or found.key or ""

@@ -31,7 +31,8 @@ from engine.errors import ErrorClass, ProviderError
 from engine.request import Completion
 from providers import openai
 from providers.batch_dialect import DAY, BatchDialect
-from providers.batch_link import BatchLink, file_size, pieces, results_file
+from providers.batch_files import Expected, file_size, pieces, results_file
+from providers.batch_link import BatchLink
 from providers.batch_rows import (
     check_lines,
     dialect_of,
@@ -91,9 +92,9 @@ class _Batch(msgspec.Struct):
     error_file_id: str | None = None
     created_at: float | None = None
     expires_at: float | None = None
-    errors: _Complaints | None = None
+    errors: msgspec.Raw = msgspec.Raw(b"null")
     request_counts: _Counts | None = None
-    metadata: dict[str, str | int | float | bool | None] | None = None
+    metadata: dict[str, msgspec.Raw] | None = None
 
 
 class _Page(msgspec.Struct):
@@ -124,6 +125,8 @@ _file: Final = msgspec.json.Decoder(_File, strict=False)
 _batch: Final = msgspec.json.Decoder(_Batch, strict=False)
 _page: Final = msgspec.json.Decoder(_Page, strict=False)
 _row: Final = msgspec.json.Decoder(_Row, strict=False)
+_errors: Final = msgspec.json.Decoder(_Complaints | None, strict=False)
+_string: Final = msgspec.json.Decoder(str | None)
 
 
 class OpenAIBatches:
@@ -223,10 +226,10 @@ class OpenAIBatches:
         return [
             await self._link.bring(
                 f"{FILES}/{_quoted(file_id)}/content",
-                results_file(folder, batch.id, number),
-                size=await self._size(file_id) if self._batches.tells_size else None,
+                results_file(folder, batch.id, file_id),
+                await self._expected(file_id),
             )
-            for number, file_id in enumerate(batch.results)
+            for file_id in batch.results
         ]
 
     def rows(self, path: Path) -> Iterator[Row]:
@@ -266,9 +269,10 @@ class OpenAIBatches:
                 return
             query["after"] = batches[-1].id
 
-    async def _size(self, file_id: str) -> int | None:
+    async def _expected(self, file_id: str) -> Expected:
         seen = await self._link.visible(f"{FILES}/{_quoted(file_id)}", tries=2)
-        return read_reply(_file, seen.body, seen.headers).bytes if seen else None
+        size = read_reply(_file, seen.body, seen.headers).bytes if seen else None
+        return Expected(size=size, sure=self._batches.tells_size)
 
     def _read(self, reply: HttpReply) -> RemoteBatch:
         batch = read_reply(_batch, reply.body, reply.headers)
@@ -278,17 +282,16 @@ class OpenAIBatches:
 
     def _remote(self, batch: _Batch, wait: float | None) -> RemoteBatch:
         created = batch.created_at or 0.0
-        marker = (batch.metadata or {}).get(self._batches.marker_key)
         return RemoteBatch(
             id=batch.id,
             state=STATES.get(batch.status, BatchState.OPEN),
             status=safe_line(batch.status)[:64],
-            marker=str(marker or ""),
+            marker=_text((batch.metadata or {}).get(self._batches.marker_key)),
             input_file=batch.input_file_id or "",
             created_at=created,
             expires_at=batch.expires_at or (created + self._batches.limits.window if created else 0.0),
             count=(batch.request_counts.total if batch.request_counts else None) or None,
-            line_errors=tuple(_complaint(each) for each in (batch.errors.data if batch.errors else None) or ()),
+            line_errors=_complaints(bytes(batch.errors)),
             results=tuple(each for each in (batch.output_file_id, batch.error_file_id) if each),
             retry_after=wait,
         )
@@ -314,6 +317,23 @@ class OpenAIBatches:
         headers = {"x-request-id": answer.request_id} if answer.request_id else {}
         status, body = answer.status_code or OK, bytes(answer.body)
         return outcome_of(lambda: openai.decode(status, headers, body, self._row_dialect))
+
+
+def _complaints(errors: bytes) -> tuple[LineError, ...]:
+    """Return why a batch failed; what has another shape than OpenAI's is kept as text."""
+    try:
+        found = _errors.decode(errors)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return (LineError(code="", message=safe_line(errors.decode(errors="replace"))),)
+    return tuple(_complaint(each) for each in (found.data if found else None) or ())
+
+
+def _text(value: msgspec.Raw | None) -> str:
+    """Return a JSON string's text, nothing for anything else."""
+    try:
+        return _string.decode(value or b"null") or ""
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ""
 
 
 def _complaint(found: _Complaint) -> LineError:

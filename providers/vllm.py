@@ -1,9 +1,9 @@
 """Local models as a provider: vLLM inside this process, on the CPU or on GPUs.
 
-A local model has capacity instead of rate limits: `capacity` says how many requests it computes together; sending a few
-times as many lets the waiting ones be sorted by common prompt beginnings. Importing this module is cheap and needs no
-vLLM; the engine is built by `start()` or by the first request, in its own thread. One provider serves one model, and
-one process runs one local model at a time.
+A local model has capacity instead of rate limits: it computes `max_num_seqs` requests together, and sending more at
+once lets those that wait be sorted by common prompt beginnings. Importing this module is cheap and needs no vLLM; the
+engine is built by `start()` or by the first request, in its own thread. One provider serves one model, and one process
+runs one local model at a time.
 """
 
 import asyncio
@@ -36,11 +36,6 @@ class VllmProvider:
         self._thread = EngineThread(self.settings, build)
         self._numbers = count(1)
         self._closed = False
-
-    @property
-    def capacity(self) -> int:
-        """Return how many requests are computed together."""
-        return self.settings.max_num_seqs
 
     async def start(self) -> None:
         """Build the engine now, to learn of a missing model or package before any work is planned.

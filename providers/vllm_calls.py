@@ -23,7 +23,9 @@ THINK_CLOSE: Final = "</think>"
 FINISH: Final[Mapping[str, Finish]] = {"stop": Finish.STOP, "length": Finish.TRUNCATED, "repetition": Finish.OTHER}
 # Words by which /proc/cpuinfo says so, on x86 (AVX-512, AMX) and ARM.
 NATIVE_BFLOAT16: Final = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
-MEBIBYTE: Final = 1 << 20
+CPU_SEQUENCES: Final = 64
+GPU_SEQUENCES: Final = 256
+CPU_CACHE_BYTES: Final = 2 << 30
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Backend = Literal["guidance", "xgrammar", "outlines", "auto"]
@@ -38,11 +40,12 @@ class VllmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         dtype: `auto` is bfloat16 where the processor computes with it, float32 on processors that would only emulate
             it, and the model's own on GPUs. Only float32 makes an answer independent of what is computed beside it.
         max_model_len: prompt and answer together, in tokens.
-        max_num_seqs: requests that are computed together.
-        kv_cache_bytes: memory for the attention cache; 0 lets vLLM take its share of the device.
+        max_num_seqs: requests that are computed together; 0 is 64 on the CPU, 256 on GPUs.
+        kv_cache_bytes: memory for the attention cache; 0 is 2 GiB on the CPU, vLLM's share of the device on GPUs.
         tensor_parallel_size: devices that share the model. More than one starts a worker process for each.
         seed: seeds weights and sampling that no request seed covers.
-        enforce_eager: run without compiling; compiling costs about a minute at the start and pays on long runs.
+        enforce_eager: run without compiling, which costs about a minute at the start and pays on long runs; by default
+            on the CPU only.
         chunked_prefill: compute long prompts in pieces. Off, since a seeded request whose prompt is cut kills vLLM 0.32
             on the CPU ("CPU Generator does not use offset"); worth trying on GPUs.
         load_format: `dummy` gives random weights, for exercises without a model.
@@ -60,11 +63,11 @@ class VllmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     name: str = ""
     dtype: Dtype = "auto"
     max_model_len: int = 2048
-    max_num_seqs: int = 64
-    kv_cache_bytes: int = 2048 * MEBIBYTE
+    max_num_seqs: int = 0
+    kv_cache_bytes: int = 0
     tensor_parallel_size: int = 1
     seed: int = 0
-    enforce_eager: bool = True
+    enforce_eager: bool | None = None
     chunked_prefill: bool = False
     load_format: str = "auto"
     quantization: str | None = None
@@ -102,26 +105,26 @@ class EngineOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     engine: str = ""
 
 
-def cpu_dtype(settings: VllmSettings, cpuinfo: str) -> str:
-    """Return the number format to compute in on the processor that Linux describes as `cpuinfo`."""
-    if settings.dtype != "auto":
-        return settings.dtype
-    return "bfloat16" if NATIVE_BFLOAT16 & set(cpuinfo.split()) else "float32"
+def engine_arguments(settings: VllmSettings, folder: str, cpuinfo: str | None) -> dict[str, object]:
+    """Return the arguments of vLLM's `EngineArgs`, schemas apart.
 
-
-def engine_arguments(settings: VllmSettings, folder: str, dtype: str) -> dict[str, object]:
-    """Return the arguments of vLLM's `EngineArgs` for a model in `folder` (or of that hub name), schemas apart."""
+    Args:
+        settings: what is asked for; the rest depends on the device.
+        folder: the model's folder, or its hub name.
+        cpuinfo: how Linux describes the processor, or None on GPUs.
+    """
+    cpu = cpuinfo is not None
     return {
         "model": folder,
         "served_model_name": settings.served_name,
-        "dtype": dtype,
+        "dtype": settings.dtype if cpuinfo is None else cpu_dtype(settings, cpuinfo),
         "max_model_len": settings.max_model_len,
-        "max_num_seqs": settings.max_num_seqs,
-        "kv_cache_memory_bytes": settings.kv_cache_bytes or None,
+        "max_num_seqs": settings.max_num_seqs or (CPU_SEQUENCES if cpu else GPU_SEQUENCES),
+        "kv_cache_memory_bytes": settings.kv_cache_bytes or (CPU_CACHE_BYTES if cpu else None),
         "tensor_parallel_size": settings.tensor_parallel_size,
         "distributed_executor_backend": "uni" if settings.tensor_parallel_size == 1 else "mp",
         "seed": settings.seed,
-        "enforce_eager": settings.enforce_eager,
+        "enforce_eager": cpu if settings.enforce_eager is None else settings.enforce_eager,
         "load_format": settings.load_format,
         "quantization": settings.quantization,
         "enable_prefix_caching": True,
@@ -129,6 +132,13 @@ def engine_arguments(settings: VllmSettings, folder: str, dtype: str) -> dict[st
         "disable_log_stats": True,
         "use_tqdm_on_load": False,
     }
+
+
+def cpu_dtype(settings: VllmSettings, cpuinfo: str) -> str:
+    """Return the number format to compute in on the processor that Linux describes as `cpuinfo`."""
+    if settings.dtype != "auto":
+        return settings.dtype
+    return "bfloat16" if NATIVE_BFLOAT16 & set(cpuinfo.split()) else "float32"
 
 
 def structured_options(settings: VllmSettings) -> dict[str, object]:

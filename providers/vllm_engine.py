@@ -30,7 +30,6 @@ from providers.vllm_calls import (
     EngineOutput,
     VllmSettings,
     completion_of,
-    cpu_dtype,
     engine_arguments,
     environment,
     prompt_messages,
@@ -53,6 +52,11 @@ Outcome = Completion | Exception
 class LocalEngine(Protocol):
     """What the engine's thread needs of an engine."""
 
+    @property
+    def capacity(self) -> int:
+        """How many requests it computes together."""
+        ...
+
     def add(self, number: int, request: Request) -> None:
         """Take a request, or raise a `ProviderError` that concerns this request alone."""
         ...
@@ -71,7 +75,11 @@ class LocalEngine(Protocol):
 
 
 class InProcessEngine:
-    """The real engine. Raises `UserError` when it cannot be built; any other exception means that it died."""
+    """The real engine. Raises `UserError` when it cannot be built; any other exception means that it died.
+
+    Attributes:
+        capacity: how many requests it computes together.
+    """
 
     def __init__(self, settings: VllmSettings) -> None:
         if find_spec("vllm") is None:
@@ -89,6 +97,7 @@ class InProcessEngine:
             ONE_PER_PROCESS.release()
             raise
         config = self._engine.model_config
+        self.capacity: int = self._engine.vllm_config.scheduler_config.max_num_seqs
         self._name = settings.served_name
         self._label = f"vllm {self._vllm.version} {str(config.dtype).removeprefix('torch.')}"
         self._defaults: dict[str, float] = config.get_diff_sampling_param()
@@ -244,7 +253,7 @@ def _import_vllm() -> _Vllm:
 
 def _build(vllm: _Vllm, settings: VllmSettings, model: str) -> Any:
     cpu = vllm.platform.is_cpu()
-    arguments = engine_arguments(settings, model, cpu_dtype(settings, _cpuinfo()) if cpu else settings.dtype)
+    arguments = engine_arguments(settings, model, _cpuinfo() if cpu else None)
     arguments["structured_outputs_config"] = vllm.StructuredOutputsConfig(**structured_options(settings))
     try:
         if cpu:
@@ -254,7 +263,7 @@ def _build(vllm: _Vllm, settings: VllmSettings, model: str) -> Any:
         raise UserError(
             f"the local model could not be loaded: {reason_of(error)}",
             where=model,
-            mend="check the model's folder, its memory (kv_cache_bytes) and max_model_len",
+            mend="check the model, the memory that is free (kv_cache_bytes) and max_model_len",
         ) from error
 
 

@@ -77,7 +77,6 @@ class EngineThread:
         self._inside: set[int] = set()
         self._starters: list[Ticket] = []
         self._results: list[tuple[Ticket, Outcome | None]] = []
-        self._room = settings.max_num_seqs + max(1, settings.max_num_seqs // SPARE_SHARE)
         self._last_death = ""
         self._halting = False
         self._thread = threading.Thread(target=self._run, name="local-engine", daemon=True)
@@ -85,11 +84,13 @@ class EngineThread:
     # What other threads call.
 
     def submit(self, ticket: Ticket) -> None:
-        """Take `ticket`; its future gets a completion or an exception as its result."""
+        """Take `ticket`, from its own loop; its future gets a completion or an exception as its result."""
         if self._thread.ident is None:
             self._thread.start()
             atexit.register(self.end, EXIT_SECONDS)
         self._orders.put(partial(self._admit, ticket))
+        if self.phase is Phase.ENDED:
+            _hand_over([(ticket.outcome, closed_error())])
 
     def cancel(self, number: int) -> None:
         """Forget a request, wherever it is."""
@@ -202,7 +203,8 @@ class EngineThread:
         self._deliver()
 
     def _fill(self, engine: LocalEngine) -> None:
-        while self._waiting and len(self._inside) < self._room:
+        room = engine.capacity + max(1, engine.capacity // SPARE_SHARE)
+        while self._waiting and len(self._inside) < room:
             number = self._waiting.pop()
             request = self._tickets[number].request
             # It is inside from here on: should adding kill the engine, this request is told like the others.
@@ -257,12 +259,13 @@ class EngineThread:
     def _lay_down(self) -> None:
         """End: free the engine, and tell those who still wait."""
         self._close_engine()
+        # In this order an order that comes meanwhile is either drained here or refused by `submit`.
+        self.phase = Phase.ENDED
         with suppress(Empty):
             while True:
                 self._orders.get_nowait()()
         self._refuse(closed_error())
         self._deliver()
-        self.phase = Phase.ENDED
 
 
 def closed_error() -> ProviderError:

@@ -135,7 +135,7 @@ def key(name: str, colour: Colour, marker: str = "o") -> Line2D:
 
 
 def looks(names: Sequence[str]) -> dict[str, tuple[Colour, str]]:
-    """Return a colour and a marker for every distinct name, in order; after eight they begin again, paired otherwise."""
+    """Return a colour and a marker for every distinct name, in order; after eight they pair up otherwise."""
     found: dict[str, tuple[Colour, str]] = {}
     for place, name in enumerate(dict.fromkeys(names)):
         turn, at = divmod(place, len(SERIES))

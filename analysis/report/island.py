@@ -1,6 +1,6 @@
-"""The explorer's data as the page holds it: an index of all responses shown, and their words in pieces parsed on demand.
+"""The explorer's data as the page holds it: an index of all responses shown, and their words in pieces.
 
-Everything is JSON in which no character can end the element around it; the page's script only ever writes it as text.
+The page parses a piece when it is wanted. All is JSON in which no character can end the element around it.
 """
 
 import json

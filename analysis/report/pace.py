@@ -8,7 +8,7 @@ from analysis.context import Context
 from analysis.estimates import NAN
 from analysis.frames import Column, Kind, Row, Table
 from analysis.notes import titled
-from analysis.records import Ints
+from analysis.records import Ints, Mask
 from analysis.report.reading import Settled
 
 ALL: Final = "all models"
@@ -30,10 +30,9 @@ def throughput(settled: Settled, context: Context) -> Table:
     simulated = context.data.sweep.simulated
     rows: list[Row] = []
     for place, model in enumerate(settled.models):
-        mine = settled.model == place
-        rows.append((context.label(model), *_cells(settled.settled_ms[mine], settled.latency_ms[mine], settled.output_tokens[mine])))
+        rows.append((context.label(model), *_cells(settled, settled.model == place)))
     if len(rows) > 1:
-        rows.append((ALL, *_cells(settled.settled_ms, settled.latency_ms, settled.output_tokens)))
+        rows.append((ALL, *_cells(settled, settled.model >= 0)))
     return Table(
         name="throughput",
         title=titled(context, "Throughput by answering model"),
@@ -72,14 +71,15 @@ def busy_ms(start: Ints, end: Ints) -> int:
     return int(np.maximum(last - np.maximum(first, seen), 0).sum())
 
 
-def _cells(settled_ms: Ints, latency_ms: Ints, output_tokens: Ints) -> Row:
+def _cells(settled: Settled, mine: Mask) -> Row:
+    settled_ms, latency_ms = settled.settled_ms[mine], settled.latency_ms[mine]
     busy = busy_ms(settled_ms - latency_ms, settled_ms) / SECOND_MS
     median, slow = np.quantile(latency_ms, (0.5, SLOW)) / SECOND_MS if len(latency_ms) else (NAN, NAN)
     return (
         len(settled_ms),
         busy / MINUTE_S,
         len(settled_ms) * MINUTE_S / busy if busy else NAN,
-        int(output_tokens.sum()) / busy if busy else NAN,
+        int(settled.output_tokens[mine].sum()) / busy if busy else NAN,
         float(median),
         float(slow),
     )

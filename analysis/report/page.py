@@ -5,7 +5,7 @@ that markup which slipped through would still neither run nor load anything.
 """
 
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources import files
@@ -77,7 +77,7 @@ class Sheet:
     headings: tuple[Cell, ...]
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...]
-    download: Markup
+    download: str
 
 
 def render(contents: Contents) -> str:
@@ -121,9 +121,9 @@ def sheet(table: Table, warnings: Sequence[str]) -> Sheet:
     )
 
 
-def csv_link(table: Table, warnings: Sequence[str]) -> Markup:
+def csv_link(table: Table, warnings: Sequence[str]) -> str:
     """Return a table's CSV as the address of a download; formulas in it are inert, as in exported files."""
-    return Markup("data:text/csv;charset=utf-8,") + quote(csv_text(table, warnings), safe=PLAIN)
+    return "data:text/csv;charset=utf-8," + quote(csv_text(table, warnings), safe=PLAIN)
 
 
 def _cells(row: Sequence[Value], columns: Sequence[Column]) -> Iterator[Cell]:

@@ -10,6 +10,7 @@ from typing import Final, TypedDict
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from analysis.estimates import Estimate
 from analysis.frames import Table
@@ -44,10 +45,10 @@ def accumulation(tables: Tables, _subjects: Sequence[str]) -> Drawing | None:
     """Draw the mean number of inferred attributes in memory over the rounds."""
     table = tables["accumulation_rounds"]
     prompts = set(table.column("prompt"))
-    curves = [
-        Curve(name=f"{row['model']} {row['prompt']}" if len(prompts) > 1 else str(row["model"]), **_along(table, index, ROUND))
-        for index, row in enumerate(table.named_rows())
+    names = [
+        f"{row['model']} {row['prompt']}" if len(prompts) > 1 else str(row["model"]) for row in table.named_rows()
     ]
+    curves = [Curve(name=name, **_along(table, index, ROUND)) for index, name in enumerate(names)]
     return _panels(
         curves,
         table,
@@ -141,7 +142,7 @@ def _panel(axes: Axes, curves: Sequence[Curve], place: int, scale: float) -> Non
             axes.plot([at, at], ends, color=BLUE.light, linewidth=1, alpha=0.6)
     axes.plot(*_scaled(mine, scale), color=BLUE.light, linewidth=1.6, marker="o", markersize=2.6)
     axes.set_title(short(mine.name), fontsize=SMALL_POINTS, color=INK.light, loc="left", pad=2)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     axes.set_ylim(bottom=0)
 
 

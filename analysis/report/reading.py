@@ -37,12 +37,13 @@ _TASKS: Final = """
     WHERE sweep_id = ? AND judge = ? AND state <> 'pending'
 """
 # One pass over each view, however many responses are wanted: SQLite would make whole views for every single look-up.
+# CROSS JOIN is SQLite's way to say which side comes first: the few cells, then their requests by number.
 _VERDICTS: Final = """
     SELECT task_cell_id, model, persona, persona_group, task, sample, state, reason, claims FROM records
     WHERE sweep_id = ? AND judge = ? AND task_cell_id IN (SELECT value FROM json_each(?))
 """
 _ANSWERS: Final = """
-    SELECT a.cell_id, q.key, q.text FROM answers a JOIN requests q ON q.request_id = a.request_id
+    SELECT a.cell_id, q.key, q.text FROM answers a CROSS JOIN requests q ON q.request_id = a.request_id
     WHERE a.cell_id IN (SELECT value FROM json_each(?))
 """
 _SETTLED: Final = """
@@ -202,10 +203,11 @@ def _chance(seed: int, *place: object) -> int:
 
 
 def _even(strata: Mapping[tuple[str, str], Sequence[tuple[int, int]]], most: int | None) -> list[int]:
-    """Take one of each stratum in turn, lowest chance first, until there are enough."""
+    """Take one of each stratum in turn until there are enough; return them in the order of their chances."""
     columns = [sorted(strata[name], reverse=True) for name in sorted(strata)]
     turns = chain.from_iterable(zip_longest(*columns))
-    return [entry[1] for entry in turns if entry is not None][:most]
+    taken = [entry for entry in turns if entry is not None][:most]
+    return [cell for _, cell in sorted(taken, reverse=True)]
 
 
 def _responses(connection: sqlite3.Connection, sweep_id: int, judge: str, cells: Sequence[int]) -> Iterator[Response]:
@@ -230,8 +232,12 @@ def _inflated(stored: bytes) -> tuple[str, str]:
     except ImportError:
         return "", NO_ZSTD
     try:
+        size = zstandard.frame_content_size(stored)
         with zstandard.ZstdDecompressor().stream_reader(io.BytesIO(stored)) as reader:
             data = reader.read(MOST_BYTES)
+        # A frame that ends too early is no error to the reader.
+        if len(data) < min(size, MOST_BYTES):
+            return "", DAMAGED
         # A text longer than that may end within a character.
         return codecs.getincrementaldecoder("utf-8")("surrogatepass").decode(data), ""
     except (zstandard.ZstdError, UnicodeDecodeError):

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from math import isnan
-from typing import Final
+from typing import Final, TypeAlias
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -41,6 +41,8 @@ PLACES: Final = (
 )
 CHARACTER_POINTS: Final = 4.4
 LINE_POINTS: Final = 9.0
+#: Left, bottom, right, top, in points.
+Box: TypeAlias = tuple[float, float, float, float]
 
 
 def inversion(tables: Tables, subjects: Sequence[str]) -> Drawing | None:
@@ -87,12 +89,16 @@ def _known(row: dict[str, Value]) -> bool:
 
 def _cross(axes: Axes, own: Estimate, judged: Estimate, colour: Colour, marker: str) -> None:
     x, y = PERCENT * own.value, PERCENT * judged.value
-    if own.interval is not None:
-        axes.plot([PERCENT * own.interval.low, PERCENT * own.interval.high], [y, y], color=colour.light, linewidth=1, alpha=0.6)
-    if judged.interval is not None:
-        ends = [PERCENT * judged.interval.low, PERCENT * judged.interval.high]
-        axes.plot([x, x], ends, color=colour.light, linewidth=1, alpha=0.6)
+    for xs, ys in ((_ends(own), [y, y]), ([x, x], _ends(judged))):
+        axes.plot(xs, ys, color=colour.light, linewidth=1, alpha=0.6)
     dot(axes, x, y, colour, marker)
+
+
+def _ends(estimate: Estimate) -> list[float]:
+    """Return both ends of an interval in percent; twice the value where there is none."""
+    interval = estimate.interval
+    ends = (estimate.value, estimate.value) if interval is None else (interval.low, interval.high)
+    return [PERCENT * end for end in ends]
 
 
 def _equal_line(axes: Axes) -> None:
@@ -124,7 +130,7 @@ def _write_names(figure: Figure, axes: Axes, points: Sequence[tuple[float, float
         )  # fmt: skip
 
 
-def _box(x: float, y: float, name: str, place: tuple[int, int, str, str]) -> tuple[float, float, float, float]:
+def _box(x: float, y: float, name: str, place: tuple[int, int, str, str]) -> Box:
     dx, dy, horizontal, vertical = place
     width, height = CHARACTER_POINTS * len(name), LINE_POINTS
     left = x + dx - {"left": 0.0, "center": width / 2, "right": width}[horizontal]
@@ -132,9 +138,10 @@ def _box(x: float, y: float, name: str, place: tuple[int, int, str, str]) -> tup
     return left, bottom, left + width, bottom + height
 
 
-def _overlap(box: tuple[float, float, float, float], others: Sequence[tuple[float, float, float, float]]) -> float:
+def _overlap(box: Box, others: Sequence[Box]) -> float:
     """Return the area that a box shares with others."""
-    return sum(
-        max(0.0, min(box[2], other[2]) - max(box[0], other[0])) * max(0.0, min(box[3], other[3]) - max(box[1], other[1]))
-        for other in others
-    )
+    return sum(_shared(box, other, 0) * _shared(box, other, 1) for other in others)
+
+
+def _shared(box: Box, other: Box, side: int) -> float:
+    return max(0.0, min(box[side + 2], other[side + 2]) - max(box[side], other[side]))

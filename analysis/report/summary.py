@@ -1,6 +1,6 @@
 """The page's first words: what was found, said plainly, and what these numbers cannot carry.
 
-Every sentence is made from the tables, so that it can be checked against them; a number that is missing has no sentence.
+Every sentence is made from the tables and can be checked against them; a number that is missing has no sentence.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,6 @@ FEW_MODELS: Final = 20
 FEW_FAMILIES: Final = 10
 WELL_COVERED: Final = 0.95
 PERCENT: Final = 100
-FAMILIES: Final = "families"
 NANO: Final = 1_000_000_000
 
 Tables = Mapping[str, Table]
@@ -59,15 +58,18 @@ def caveats(context: Context, tables: Tables) -> Iterator[str]:
     yield from _judging(context)
     families = {model.family for model in subjects if model.family}
     if len(subjects) > 1 and (len(subjects) < FEW_MODELS or len(families) < FEW_FAMILIES):
+        kin = f" of {plural(len(families), 'families')}" if families else ""
         yield (
-            f"Comparisons across models rest on {plural(len(subjects), 'models')}"
-            f"{f' of {plural(len(families), FAMILIES)}' if families else ''}, which are not independent. Any correlation"
-            " over them is exploratory: it suggests a question, it does not answer one."
+            f"Comparisons across models rest on {plural(len(subjects), 'models')}{kin}, which are not independent. Any"
+            " correlation over them is exploratory: it suggests a question, it does not answer one."
         )
     if len(np.unique(context.records.sample)) == 1 and len(records):
         yield "Every answer was drawn once, so chance between repeated draws is not measured."
     yield from _few_conversations(tables)
-    yield "Intervals say how the numbers would vary with other personas of the same kind, not with other prompts or judges."
+    yield (
+        "Intervals say how the numbers would vary with other personas of the same kind, not with other prompts or other"
+        " judges."
+    )
 
 
 def _judging(context: Context) -> Iterator[str]:

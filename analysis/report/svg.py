@@ -7,7 +7,7 @@ reader's colour scheme. Text stays text.
 
 import io
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 from xml.etree import ElementTree as ET
@@ -18,17 +18,6 @@ from matplotlib.figure import Figure
 from analysis.report.palette import COLOURS, INK
 
 FONT_POINTS: Final = 9
-#: Texts are never parsed as formulas; ids are the same in every run.
-SETTINGS: Final[Mapping[str, object]] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "mirage",
-    "text.parse_math": False,
-    "text.usetex": False,
-    "axes.unicode_minus": True,
-    "axes.formatter.use_mathtext": False,
-    "font.size": FONT_POINTS,
-    "figure.dpi": 72,
-}
 _SPACE: Final = "{http://www.w3.org/2000/svg}"
 _LINK: Final = "{http://www.w3.org/1999/xlink}href"
 _TAGS: Final = frozenset({"svg", "g", "path", "use", "text", "tspan", "defs", "clipPath", "rect"})
@@ -48,10 +37,23 @@ def drawing_settings() -> Iterator[None]:
     """Draw with the page's settings, whatever the user's matplotlib is told elsewhere."""
     with mpl.rc_context(), warnings.catch_warnings():
         mpl.rcdefaults()
-        mpl.rcParams.update(SETTINGS)
+        _set()
         # The reader's browser has the glyphs that the measuring font lacks.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         yield
+
+
+def _set() -> None:
+    settings = mpl.rcParams
+    settings["svg.fonttype"] = "none"
+    # The same ids in every run.
+    settings["svg.hashsalt"] = "mirage"
+    # Names are never parsed as formulas.
+    settings["text.parse_math"] = False
+    settings["text.usetex"] = False
+    settings["axes.formatter.use_mathtext"] = False
+    settings["font.size"] = FONT_POINTS
+    settings["figure.dpi"] = 72
 
 
 def svg_text(figure: Figure, name: str, words: str) -> str:
@@ -80,7 +82,7 @@ def svg_text(figure: Figure, name: str, words: str) -> str:
 
 def _cleaned(element: ET.Element, prefix: str) -> ET.Element | None:
     """Return a copy of an element that holds only what is known, or None."""
-    tag = element.tag.removeprefix(_SPACE) if isinstance(element.tag, str) else ""
+    tag = element.tag.removeprefix(_SPACE)
     if tag not in _TAGS:
         return None
     clean = ET.Element(tag, _attributes(element, tag, prefix))

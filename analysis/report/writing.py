@@ -10,8 +10,8 @@ from analysis.export import ExportError, write_whole
 from analysis.human import find_validation
 from analysis.load import load
 from analysis.report.island import islands
-from analysis.report.page import Contents, render
 from analysis.report.pace import throughput
+from analysis.report.page import Contents, render
 from analysis.report.provenance import facts_of, provenance
 from analysis.report.reading import opened, read_manifest, read_settled, sample_responses
 from analysis.report.rounds import accumulation_rounds

@@ -33,6 +33,9 @@ class LazyGroup(click.Group):
             "reparse": ("bench.cli.reparse", "reparse"),
             "personas": ("bench.cli.personas", "personas"),
             "annotate": ("bench.cli.annotate", "annotate"),
+            "rehearse": ("bench.cli.rehearse", "rehearse"),
+            "simulate": ("bench.cli.simulate", "simulate"),
+            "bench": ("bench.cli.benchmarks", "bench"),
         }
     )
 

@@ -75,8 +75,9 @@ def _writer() -> Callable[..., "Written"]:
     try:
         from analysis.report.writing import write
     except ModuleNotFoundError as error:
-        if error.name not in _EXTRA:
+        package = (error.name or "").partition(".")[0]
+        if package not in _EXTRA:
             raise
-        what = f"the report needs {error.name}, which is not installed"
+        what = f"the report needs {package}, which is not installed"
         raise UserError(what, mend="pip install 'miragebench[report]'") from error
     return write

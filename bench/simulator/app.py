@@ -47,11 +47,12 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class Route(msgspec.Struct, frozen=True):
-    """Requests with this method (any, if empty) whose path begins so go to `handler`; the longest beginning wins."""
+    """Requests with this method (any, if empty) whose path begins and ends so; the longest beginning wins."""
 
     prefix: str
     handler: Handler
     method: str = ""
+    suffix: str = ""
 
 
 class Visit(msgspec.Struct, frozen=True):
@@ -88,7 +89,8 @@ class App:
         """Serve one request."""
         path = request.rel_url.raw_path
         for route in self._routes:
-            if path.startswith(route.prefix) and route.method in ("", request.method):
+            known = path.startswith(route.prefix) and path.endswith(route.suffix)
+            if known and route.method in ("", request.method):
                 return await route.handler(request)
         for wire in self._wires:
             if path.startswith(wire.prefix):

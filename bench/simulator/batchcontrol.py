@@ -12,11 +12,15 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
+from bench.simulator.anthropic import Anthropic
+from bench.simulator.anthropic_batch import AnthropicBatchDesk
 from bench.simulator.app import Route
 from bench.simulator.batches import Batches
 from bench.simulator.batchrules import Quirks
 from bench.simulator.config import Config
 from bench.simulator.delivery import json_reply
+from bench.simulator.gemini import Gemini
+from bench.simulator.gemini_batch import GeminiBatchDesk
 from bench.simulator.openai import OpenAI
 from bench.simulator.openai_batch import OpenAIBatchDesk
 from bench.simulator.openai_lines import SPELLINGS
@@ -77,4 +81,8 @@ def routes(config: Config, wires: Sequence[Wire], batches: Batches) -> list[Rout
     for wire in wires:
         if isinstance(wire, OpenAI) and wire.name in SPELLINGS:
             found += OpenAIBatchDesk(wire, batches, config.keys).routes()
+        elif isinstance(wire, Anthropic):
+            found += AnthropicBatchDesk(wire, batches, config.keys).routes()
+        elif isinstance(wire, Gemini):
+            found += GeminiBatchDesk(wire, batches, config.keys).routes()
     return found

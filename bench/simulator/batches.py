@@ -7,7 +7,7 @@ are expired or cancelled. Knows no paths and no words of a provider.
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from typing import Final
 
@@ -20,6 +20,7 @@ from bench.simulator.faults import CHARGED, Attempt, Fault, Faults
 from bench.simulator.tokens import count_prompt
 from bench.simulator.wire import Call, Rejected, Tag, Trouble
 
+SLICE: Final = 200  # requests, some 15 ms
 NOT_FOR_ROWS: Final = frozenset({Fault.DROP_BEFORE, Fault.BAD_GATEWAY, Fault.AUTH})
 
 
@@ -35,6 +36,7 @@ class Batches:
         self._start, self._moved, self._numbers = clock(), 0.0, 0
         self._quirks: list[Quirks] = []
         self._clerks: dict[str, Clerk] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self.jobs: dict[str, Job] = {}
         self.files: dict[str, File] = {}
 
@@ -76,6 +78,14 @@ class Batches:
                 self._quirks[place] = msgspec.structs.replace(quirks, **{call: ""})
                 return str(getattr(quirks, call))
         return ""
+
+    def stumbles(self, provider: str) -> bool:
+        """Whether a look of this account's is answered by a proxy that has lost its way; counts down."""
+        for place, quirks in enumerate(self._quirks):
+            if quirks.provider in ("", provider) and quirks.bad_gateways:
+                self._quirks[place] = msgspec.structs.replace(quirks, bad_gateways=quirks.bad_gateways - 1)
+                return True
+        return False
 
     def new_id(self) -> str:
         """Return 32 hexadecimal digits that nothing else has."""
@@ -135,8 +145,8 @@ class Batches:
         return waiting + _tokens(lines) <= limit
 
     def cancel(self, job: Job) -> bool:
-        """Order a job to stop; False when it has ended."""
-        if self.stage(job) in ENDED:
+        """Order a job to stop; False when it has ended, or when its last requests are running."""
+        if self.stage(job) in ENDED or job.running:
             return False
         if job.ordered is None:
             job.ordered = self.age(job)
@@ -147,11 +157,22 @@ class Batches:
         return self.now() - job.born
 
     def stage(self, job: Job) -> Stage:
-        """Return where a job stands now; its requests run when it is seen to have ended."""
+        """Return where a job stands now; its requests run when its time has come, and it ends when they have run.
+
+        While time flows they run in slices, so that the server answers meanwhile; while it stands still, at once.
+        """
         stage = self._stage(job, self.age(job))
-        if stage in ENDED and job.outcomes is None:
-            self._run(job, stage)
-        return stage
+        if stage not in ENDED or job.outcomes is not None:
+            return stage
+        if self._settings.speed <= 0:
+            job.outcomes = _disturbed(job, [outcome for part in self._slices(job, stage) for outcome in part])
+            return stage
+        if not job.running:
+            job.running = True
+            task = asyncio.get_running_loop().create_task(self._work_off(job, stage))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return Stage.FINALIZING if job.ordered is None else Stage.CANCELLING
 
     def finished(self, job: Job) -> int:
         """Return how many requests have finished by now, of a job that still runs."""
@@ -191,15 +212,22 @@ class Batches:
         pace = self._settings.request * job.quirks.slow
         return max(0, min(len(job.lines), int(ran / pace) if pace else len(job.lines)))
 
-    def _run(self, job: Job, stage: Stage) -> None:
+    async def _work_off(self, job: Job, stage: Stage) -> None:
+        outcomes: list[Outcome] = []
+        for part in self._slices(job, stage):
+            outcomes += part
+            await asyncio.sleep(0)
+        job.outcomes = _disturbed(job, outcomes)
+
+    def _slices(self, job: Job, stage: Stage) -> Iterator[list[Outcome]]:
+        """Run the requests that the job's age at its end covers, and leave the others."""
         if stage is Stage.FAILED:
-            job.outcomes = []
             return
         done = len(job.lines) if stage is Stage.COMPLETED else self._finished(job, self._end(job))
         left = Fate.EXPIRED if stage is Stage.EXPIRED else Fate.CANCELLED
-        job.outcomes = [self._work(job, line) for line in job.lines[:done]]
-        job.outcomes += [Outcome(line.custom_id, left) for line in job.lines[done:]]
-        job.outcomes = _disturbed(job)
+        for start in range(0, done, SLICE):
+            yield [self._work(job, line) for line in job.lines[start : min(start + SLICE, done)]]
+        yield [Outcome(line.custom_id, left) for line in job.lines[done:]]
 
     def _work(self, job: Job, line: Line) -> Outcome:
         """Answer and charge one line, or refuse it."""
@@ -228,9 +256,9 @@ def _tokens(lines: list[Line]) -> int:
     return sum(count_prompt([str(line.body)]) for line in lines)
 
 
-def _disturbed(job: Job) -> list[Outcome]:
+def _disturbed(job: Job, outcomes: list[Outcome]) -> list[Outcome]:
     """Return the outcomes in the order, with the repetitions and the gaps, that the quirks want."""
-    outcomes, quirks = list(job.outcomes or []), job.quirks
+    quirks = job.quirks
     answered = [each for each in outcomes if each.fate is Fate.ANSWERED]
     lost = {each.custom_id for each in answered[: quirks.lose_rows]}
     outcomes = [each for each in outcomes if each.custom_id not in lost]

@@ -89,6 +89,7 @@ class Job(msgspec.Struct, kw_only=True):
         born, ordered: in the batches' seconds: when it was created, and its age when it was told to stop.
         label: what the client wrote on it.
         hidden, unlisted: looks, and lists, that are answered as if it were not there.
+        running: its last requests are running.
         outcomes: None until it has ended.
         files: ids of its results files.
     """
@@ -107,6 +108,7 @@ class Job(msgspec.Struct, kw_only=True):
     complaint: Complaint | None = None
     hidden: int = 0
     unlisted: int = 0
+    running: bool = False
     ordered: float | None = None
     outcomes: list[Outcome] | None = None
     files: list[str] = []

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-Moment = Literal["", "before", "after"]
+Moment = Literal["", "before", "after", "gateway"]
 
 
 class BatchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -35,7 +35,9 @@ class Quirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     Attributes:
         provider: whose batches; empty for all.
-        lose_upload, lose_create: cut the connection before or after the call took effect; the next call only.
+        lose_upload, lose_create: cut the connection before or after the call took effect, or answer it, when it has
+            taken effect, with a proxy's 502 page; the next call only.
+        bad_gateways: so many looks at batches and files are answered with a proxy's 502 page.
         queue_full: refuse for the queue: a failed batch, or a 429 of the create call.
         invalid: refuse for the file: the code of the complaint, told of the first line.
         fresh_404: so many looks at a fresh id are answered 404.
@@ -58,6 +60,7 @@ class Quirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     provider: str = ""
     lose_upload: Moment = ""
     lose_create: Moment = ""
+    bad_gateways: int = 0
     queue_full: bool = False
     invalid: str = ""
     fresh_404: int = 0

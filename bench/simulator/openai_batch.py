@@ -18,9 +18,10 @@ from bench.simulator.batches import Batches
 from bench.simulator.batchjobs import ENDED, Clerk, Complaint, Fate, File, Job, Line, Outcome, Stage
 from bench.simulator.delivery import hang_up, json_reply, plain
 from bench.simulator.faults import Fault
+from bench.simulator.limits import MINUTE, Bucket
 from bench.simulator.openai import CHAT, OpenAI
 from bench.simulator.openai_lines import SPELLINGS, complain, model_of, read_lines
-from bench.simulator.storage import download, owner_of, uploaded
+from bench.simulator.storage import download, gateway_page, owner_of, unanswered, uploaded
 from bench.simulator.wire import Call, Json, Rejected, Tag, Trouble, parse
 
 HOUR: Final = 3600
@@ -40,6 +41,7 @@ class OpenAIBatchDesk:
     def __init__(self, wire: OpenAI, batches: Batches, keys: tuple[str, ...]) -> None:
         self._wire, self._batches, self._keys = wire, batches, keys
         self._spelling = SPELLINGS[wire.name]
+        self._lists: dict[bytes, Bucket] = {}
         batches.serve(wire.name, Clerk(_read(wire), wire.write, wire.reject, wire.trouble))
 
     def routes(self) -> list[Route]:
@@ -52,6 +54,8 @@ class OpenAIBatchDesk:
         owner = owner_of(self._wire, request, self._keys)
         if owner is None:
             return plain(self._wire.trouble(Trouble(fault=Fault.AUTH), tag))
+        if request.method == "GET" and self._batches.stumbles(self._wire.name):
+            return gateway_page()
         path = request.path.removeprefix(self._wire.prefix).strip("/").split("/")
         try:
             return await self._serve(request, path, owner)
@@ -112,7 +116,7 @@ class OpenAIBatchDesk:
             hidden=self._batches.quirks(self._wire.name).fresh_404,
         )
         self._batches.add_file(file)
-        return hang_up(request) if lost else json_reply(_file(file))
+        return unanswered(request, lost) if lost else json_reply(_file(file))
 
     async def _create(self, request: web.BaseRequest, owner: bytes) -> web.StreamResponse:
         body = parse(await request.read())
@@ -125,7 +129,7 @@ class OpenAIBatchDesk:
         if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
             raise Rejected("Invalid metadata.", param="metadata")
         job = self._start(str(body.get("input_file_id") or ""), self._window(body), owner, body, metadata)
-        return hang_up(request) if lost else json_reply(self._batch(job))
+        return unanswered(request, lost) if lost else json_reply(self._batch(job))
 
     def _start(self, file_id: str, window: float, owner: bytes, body: Json, metadata: Json) -> Job:
         batches, name = self._batches, self._wire.name
@@ -175,6 +179,7 @@ class OpenAIBatchDesk:
         return float(hours * HOUR)
 
     def _list(self, owner: bytes, query: Mapping[str, str]) -> Json:
+        self._count_list(owner)
         jobs = self._batches.listed(self._wire.name, owner)
         if self._spelling.filtered:
             jobs = [job for job in jobs if _wanted(job, query)]
@@ -186,6 +191,15 @@ class OpenAIBatchDesk:
         if shown and not self._spelling.echo_ids:
             page |= {"first_id": shown[0].id, "last_id": shown[-1].id}
         return page
+
+    def _count_list(self, owner: bytes) -> None:
+        most, now = self._spelling.lists_per_minute, self._batches.real
+        if not most:
+            return
+        bucket = self._lists.setdefault(owner, Bucket(most, MINUTE, now))
+        if bucket.wait(1, now):
+            raise Rejected("Requests rate limit exceeded, please try again later.", code="limit_requests", status=429)
+        bucket.take(1, now)
 
     def _cancel(self, job: Job) -> Json:
         if not self._batches.cancel(job):

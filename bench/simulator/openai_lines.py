@@ -19,6 +19,7 @@ class Spelling(msgspec.Struct, frozen=True, kw_only=True):
         endpoint: the URL of lines and batches.
         hours: shortest and longest completion window.
         most_bytes: of an input file.
+        lists_per_minute: most lists of an account.
         filtered: lists can be asked for `ds_name` and times.
         deletes_input: the input file goes when the batch ends, unless the create call says otherwise.
         no_sampling: a sampling parameter in a line sinks the batch.
@@ -31,6 +32,7 @@ class Spelling(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: str = "/v1/chat/completions"
     hours: tuple[int, int] = (24, 24)
     most_bytes: int = 200_000_000
+    lists_per_minute: int = 0
     filtered: bool = False
     deletes_input: bool = False
     no_sampling: bool = False
@@ -47,6 +49,7 @@ SPELLINGS: Final[Mapping[str, Spelling]] = {
         failures="file-batch_error-",
         hours=(24, 336),
         most_bytes=500_000_000,
+        lists_per_minute=100,
         filtered=True,
         silent=True,
     ),

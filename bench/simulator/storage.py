@@ -1,20 +1,31 @@
 """Files on their way into and out of simulated batch APIs: forms, downloads that go well or badly, accounts."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from aiohttp import web
 
 from bench.simulator.batchjobs import File
-from bench.simulator.delivery import hang_up
-from bench.simulator.wire import MARK, Rejected, Wire, digest
+from bench.simulator.delivery import hang_up, plain
+from bench.simulator.wire import BAD_GATEWAY_PAGE, MARK, Rejected, Reply, Wire, digest
 
-OCTETS = "application/octet-stream"
+OCTETS: Final = "application/octet-stream"
 
 
 def owner_of(wire: Wire, request: web.BaseRequest, keys: Sequence[str]) -> bytes | None:
     """Return what stands for the key of a request, None for a key that is not let in."""
     key = wire.key(request.headers)
     return None if not key or (keys and key not in keys) else digest(key)
+
+
+def gateway_page() -> web.Response:
+    """Return the page of a proxy that has lost the service behind it."""
+    return plain(Reply(status=502, body=BAD_GATEWAY_PAGE, content_type="text/html"))
+
+
+def unanswered(request: web.BaseRequest, how: str) -> web.Response:
+    """Leave a call without its answer: cut the connection, or let a proxy speak."""
+    return gateway_page() if how == "gateway" else hang_up(request)
 
 
 async def uploaded(request: web.BaseRequest) -> tuple[str, str, bytes]:

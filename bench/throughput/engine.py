@@ -75,7 +75,7 @@ def run_cases(
     told: Callable[[str], None] = lambda _: None,
 ) -> Report:
     """Measure every case `repeats` times, clients in turn."""
-    before, rows = load(), []
+    before, rows = load(), list[Case]()
     place = Path(tempfile.mkdtemp(prefix="mirage-bench-", dir=folder))
     try:
         with serving() as port:

@@ -1,8 +1,8 @@
 """What the calls cost without an engine: bare clients that send the same requests to the same server.
 
-`httpx` is httpx's client over aiohttp's transport, the floor that the engine is compared with; `aiohttp` is the session
-itself with orjson, the least that Python can do today. Both decode the reply and forget it: nothing is planned, limited,
-budgeted, stored or resumed. Run as a child, one client a process.
+`httpx` is httpx's client over aiohttp's transport, the floor that the engine is compared with; `aiohttp` is that
+session itself with orjson, about the least that Python can do today. Both decode the reply and forget it: nothing is
+planned, limited, budgeted, stored or resumed. Run as a child, one client a process.
 """
 
 import asyncio
@@ -63,9 +63,7 @@ async def measure(order: Order) -> Measured:
     run = _through_httpx if order.client == "httpx" else _through_aiohttp
     window = Window(order.warm, order.warm + order.calls)
     await run(order, window)
-    return Measured(
-        cpu_s_per_1000=window.cpu_s_per_1000(), requests_per_s=window.per_s(), peak_mb=peak_mb()
-    )
+    return Measured(cpu_s_per_1000=window.cpu_s_per_1000(), requests_per_s=window.per_s(), peak_mb=peak_mb())
 
 
 def body_of(request: Request) -> bytes:

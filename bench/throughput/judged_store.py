@@ -43,7 +43,11 @@ TASKS: Final = {
     "birthday_gift": -0.6,
 }
 GROUPS: Final = ("stereotypical", "counter-stereotypical", "neutral")
+# Of the over-inferred claims and of the others, how many are stereotype and grounded: the paper's shares.
+STEREOTYPE: Final = 0.26
+GROUNDED: Final = 0.44
 PERSONAS: Final = 150
+PAPER_CLAIMS: Final = sum(claims for _, claims, _, _ in MODELS.values())
 ROUNDS: Final = 8
 CHUNK: Final = 20_000
 
@@ -99,7 +103,9 @@ class _Writer:
         self._readings: list[tuple[int, str]] = []
 
     def write(self) -> int:
-        models = {name: {"label": name, "family": family} for name, (family, *_) in MODELS.items()}
+        models: dict[str, dict[str, str]] = {
+            name: {"label": name, "family": family} for name, (family, *_) in MODELS.items()
+        }
         models[JUDGE] = {"label": JUDGE, "family": "Anthropic"}
         entries = {name: {**entry, "provider": "simulated", "model": name.lower()} for name, entry in models.items()}
         manifest = {
@@ -154,7 +160,7 @@ class _Writer:
         chance = 1 / (1 + np.exp(-(np.log(oi / (1 - oi)) + leaning)))
         over = self._rng.random(claims) < np.repeat(chance, sizes)
         second = self._rng.random(claims)
-        label = np.where(over, np.where(second < 0.26, 2, 3), np.where(second < 0.44, 0, 1))
+        label = np.where(over, np.where(second < STEREOTYPE, 2, 3), np.where(second < GROUNDED, 0, 1))
         edges = np.cumsum(_ACCURACY_SHARES, axis=1)[label]
         accuracy = (self._rng.random(claims)[:, None] > edges).sum(axis=1).clip(max=3)
         return _Labelled(sizes=sizes, label=label, accuracy=accuracy)
@@ -184,14 +190,14 @@ class _Writer:
     def _flush(self) -> None:
         insert = self._connection.executemany
         insert(
-            "INSERT INTO request (id, key, sweep_id, lane, provider, model, alias, stage, priority, size, messages, state,"
-            " attempts) VALUES (?1, cast(printf('%016d', ?1) AS BLOB), 1, ?3, 'simulated', lower(?3), ?3, ?2, 0, 0, 1,"
-            " 'settled', 1)",
+            "INSERT INTO request (id, key, sweep_id, lane, provider, model, alias, stage, priority, size, messages,"
+            " state, attempts)"
+            " VALUES (?1, cast(printf('%016d', ?1) AS BLOB), 1, ?3, 'simulated', lower(?3), ?3, ?2, 0, 0, 1, 'settled', 1)",
             (cell[:3] for cell in self._cells),
         )
         insert(
-            "INSERT INTO completion SELECT ?1, 1, '', '', 'stop', 'stop', '', '', 500, 0, 0, ?2 / 4, 0, ?2 * 1000, 900, 0,"
-            " x''",
+            "INSERT INTO completion SELECT ?1, 1, '', '', 'stop', 'stop', '', '', 500, 0, 0, ?2 / 4, 0, ?2 * 1000, 900,"
+            " 0, x''",
             ((cell[0], cell[5]) for cell in self._cells),
         )
         insert(

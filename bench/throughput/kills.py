@@ -1,4 +1,4 @@
-"""`mirage bench kills`: kill -9 a sweep again and again, under faults, and let the provider's bill say what was repeated.
+"""`mirage bench kills`: kill -9 a sweep again and again, under faults; the provider's bill says what was repeated.
 
 A child process runs a sweep in which every answer asks one more question. It is killed at random instants: mostly after
 a random number of calls of its life, sometimes while it starts. The simulator survives and writes the bill. At the end:
@@ -33,6 +33,7 @@ from bench.reconcile import reconcile
 from bench.simulator.bill import content_hash
 from bench.simulator.launch import Running, running
 from bench.simulator.rehearsal import price_settings
+from bench.simulator.tail import Tail
 from bench.throughput.killed import Order, live
 from bench.throughput.lab import SWEEP, card_at
 from bench.throughput.process import load
@@ -118,23 +119,6 @@ class _Toll(msgspec.Struct, kw_only=True):
     lives: list[float] = []
 
 
-class _Tail:
-    """Counts the lines of a bill as it grows."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._place, self.lines = path, 0, 0
-
-    def look(self) -> int:
-        """Return how many lines there are now."""
-        if self._path.exists() and self._path.stat().st_size > self._place:
-            with self._path.open("rb") as file:
-                file.seek(self._place)
-                new = file.read()
-            self._place += len(new)
-            self.lines += new.count(b"\n")
-        return self.lines
-
-
 def run_kills(
     *, kills: int, calls: int, seed: int = 0, folder: Path | None = None, told: Callable[[str], None] = lambda _: None
 ) -> Report:
@@ -169,7 +153,7 @@ def _kill_and_resume(
     order: Order, simulator: Running, kills: int, calls: int, rng: Random, told: Callable[[str], None]
 ) -> _Toll:
     """Let the sweep live and die until it has been killed `kills` times, then let it finish."""
-    toll, context, tail = _Toll(), _context(), _Tail(simulator.bill)
+    toll, context, tail = _Toll(), _context(), Tail(simulator.bill)
     share = MOST_SHARE * calls / (kills + 1)
     while True:
         began = time.monotonic()
@@ -192,7 +176,7 @@ def _kill_and_resume(
         told(f"{toll.kills} of {kills} kills, {tail.look()} calls billed")
 
 
-def _let_live(life: ForkServerProcess, tail: _Tail, rng: Random, share: float) -> None:
+def _let_live(life: ForkServerProcess, tail: Tail, rng: Random, share: float) -> None:
     """Return at a random instant in the life of a process, or when it ends by itself."""
     if rng.random() < START_KILLS:
         life.join(rng.random() * MOST_START)

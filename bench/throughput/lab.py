@@ -55,9 +55,7 @@ class Quick:
         """Return a small reading."""
         if self._seen is not None:
             self._seen()
-        reading = Reading(
-            status=ReadingStatus.COMPLETE, version=1, body=b'{"characters":%d}' % len(completion.text)
-        )
+        reading = Reading(status=ReadingStatus.COMPLETE, version=1, body=b'{"characters":%d}' % len(completion.text))
         return Read(reading=reading, follow_ups=self._follow(stage, coords) if self._follow else ())
 
 

@@ -134,9 +134,7 @@ def run_case(case: Case, folder: Path) -> Found:
     with running(folder / "simulator", config=settings) as simulator:
         started = run_loop(_send(case, simulator, folder))
         begin, end = started + case.settle, started + case.seconds
-        charges = [
-            each for each in read_bill(simulator.bill) if isinstance(each, Charge) and begin <= each.at <= end
-        ]
+        charges = [each for each in read_bill(simulator.bill) if isinstance(each, Charge) and begin <= each.at <= end]
     calls, throttled, steady = _attempts(folder / "store.sqlite", begin)
     return Found(
         case=case,
@@ -208,7 +206,7 @@ def _enough(case: Case) -> int:
     """Return how many questions last longer than the case."""
     match case.kind:
         case Kind.CONCURRENCY:
-            per_second = CONCURRENCY * 1000 / LATENCY_MS
+            return int(1.2 * case.limit * case.seconds * 1000 / LATENCY_MS) + 2 * CONCURRENCY
         case Kind.REQUESTS:
             per_second = case.limit / MINUTE
         case Kind.OUTPUT_TOKENS:
@@ -219,7 +217,7 @@ def _enough(case: Case) -> int:
 
 
 def _share(case: Case, charges: Sequence[Charge]) -> float:
-    """Return the used share of the allowed rate, from first to last charge, so that the window's edges do not matter."""
+    """Return the used share of the allowed rate, from first to last charge, so that edges do not matter."""
     if len(charges) < FEWEST:
         return 0.0
     seconds = charges[-1].at - charges[0].at

@@ -90,7 +90,7 @@ class Answering(asyncio.Protocol):
 @contextmanager
 def serving() -> Iterator[int]:
     """Run the server for the length of a block and give its port."""
-    server = subprocess.Popen(  # noqa: S603 - our own module, no shell
+    server = subprocess.Popen(
         [sys.executable, "-m", "bench.throughput.loopback"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

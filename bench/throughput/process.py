@@ -5,7 +5,9 @@ resident memory are its own.
 """
 
 import os
+import platform
 import resource
+import sqlite3
 import subprocess
 import sys
 import time
@@ -96,6 +98,17 @@ def resident_mb() -> float:
     except OSError:
         return peak_mb()
     return pages * os.sysconf("SC_PAGE_SIZE") / (_KIB * _KIB)
+
+
+def machine() -> dict[str, str | int]:
+    """Return what a figure depends on besides the code."""
+    return {
+        "system": f"{platform.system()} {platform.machine()}",
+        "processors": os.cpu_count() or 1,
+        "python": platform.python_version(),
+        "sqlite": sqlite3.sqlite_version,
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+    }
 
 
 def load() -> float:

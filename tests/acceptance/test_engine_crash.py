@@ -1,7 +1,7 @@
 """Kill -9 at any instant: nothing that was answered is paid for again, and the books agree after every restart.
 
-Each round runs this file as a program of its own. Its provider notes every call in a file before it answers, which makes
-an independent bill; the parent kills it at random moments and compares the bill with the store.
+Each round runs this file as a program of its own. Its provider notes every call in a file before it answers, which
+makes an independent bill; the parent kills it at random moments and compares the bill with the store.
 """
 
 import asyncio
@@ -85,7 +85,9 @@ async def work(folder: Path, cap: int) -> None:
             run_id=await store.begin_run(sweep.id, "{}", clock.wall_ms()),
             scheduler=Scheduler(
                 sweep="s",
-                routes={"m": Route("scripted/m-1", "scripted", PRICE, RateLimits(concurrency=CONCURRENCY, adaptive=False))},
+                routes={
+                    "m": Route("scripted/m-1", "scripted", PRICE, RateLimits(concurrency=CONCURRENCY, adaptive=False))
+                },
                 ledger=Ledger({SWEEP: Cap(nano=cap)}, await store.spent(sweep)),
                 policy=RetryPolicy(),
                 now=clock.now(),
@@ -125,11 +127,13 @@ class Books:
                 )
             )  # fmt: skip
             self.kept = connection.execute(
-                "SELECT sum(attempts), sum(completions), sum(reserved_nano), sum(cost_nano), sum(assumed_nano) FROM spend"
+                "SELECT sum(attempts), sum(completions), sum(reserved_nano), sum(cost_nano), sum(assumed_nano)"
+                " FROM spend"
             ).fetchone()
             self.summed = connection.execute(
-                "SELECT count(*), sum(outcome = 'completed'), sum(iif(outcome IN ('open', 'in_doubt'), reserved_nano, 0)),"
-                " sum(cost_nano), sum(iif(outcome = 'assumed', cost_nano, 0)) FROM attempt"
+                "SELECT count(*), sum(outcome = 'completed'),"
+                " sum(iif(outcome IN ('open', 'in_doubt'), reserved_nano, 0)), sum(cost_nano),"
+                " sum(iif(outcome = 'assumed', cost_nano, 0)) FROM attempt"
             ).fetchone()
             self.orphans = connection.execute(
                 "SELECT count(*) FROM cell p WHERE p.stage = 'task' AND p.reading_status IS NOT NULL"

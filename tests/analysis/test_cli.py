@@ -50,6 +50,21 @@ def test_files_are_written(path: Path, tmp_path: Path) -> None:
     assert {"leaderboard.csv", "leaderboard.json", "cost.csv"} <= names
 
 
+def test_rows_are_written_where_asked_for(path: Path, tmp_path: Path) -> None:
+    """Both formats beside the tables, which then come as Parquet too; and that folder is a source of tables itself."""
+    out = tmp_path / "out"
+    assert main([str(path), "--out", str(out), "--rows", "csv", "--rows", "parquet", *QUICK]) == Exit.DONE
+    assert {"records.csv", "records.parquet", "claims.csv"} <= {file.name for file in (out / "rows").iterdir()}
+    assert {"leaderboard.parquet", "leaderboard.tex"} <= {file.name for file in out.iterdir()}
+    assert main([str(out), *QUICK]) == Exit.DONE
+
+
+def test_tables_stand_beside_the_papers_when_asked_to(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A sweep whose models bear none of the paper's labels says that there is nothing to compare."""
+    assert main([str(path), "--against", "paper", *QUICK]) == Exit.DONE
+    assert "nothing to compare" in capsys.readouterr().out
+
+
 def test_the_same_seed_prints_the_same(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Runs can be compared byte by byte."""
     printed = []
@@ -72,6 +87,9 @@ def test_the_same_seed_prints_the_same(path: Path, capsys: pytest.CaptureFixture
         pytest.param(["STORE", "--seed", "-1"], Exit.WRONG, "negative", id="negative seed"),
         pytest.param(["STORE", "--colour"], Exit.WRONG, "unrecognized arguments", id="unknown option"),
         pytest.param(["STORE", "--out", "STORE"], Exit.NOT_WRITTEN, "choose another --out", id="out is a file"),
+        pytest.param(["STORE", "--rows", "csv"], Exit.WRONG, "give --out DIR", id="rows without a folder"),
+        pytest.param(["STORE", "--rows", "xlsx"], Exit.WRONG, "invalid choice", id="rows in another format"),
+        pytest.param(["STORE", "--against", "me"], Exit.WRONG, "invalid choice", id="against somebody else"),
         pytest.param(["no\x1b[31mwhere.db"], Exit.WRONG, r"no\x1b[31mwhere.db", id="hostile name"),
     ],
 )
@@ -108,7 +126,19 @@ def run(code: str, *arguments: str, stdout: int = subprocess.PIPE) -> "subproces
 
 def test_numpy_and_scipy_are_enough(path: Path) -> None:
     """No other package of the project's dependencies is needed at run time."""
-    blocked = ["rich", "httpx", "vllm", "msgspec", "orjson", "aiosqlite", "click", "pandas"]
+    blocked = [
+        "rich",
+        "httpx",
+        "vllm",
+        "msgspec",
+        "orjson",
+        "aiosqlite",
+        "click",
+        "pandas",
+        "pyarrow",
+        "matplotlib",
+        "zstandard",
+    ]
     code = f"import sys; sys.modules.update(dict.fromkeys({blocked})); from analysis.cli import main; sys.exit(main())"
     done = run(code, str(path), *QUICK)
     assert (done.returncode, done.stderr) == (0, "")

@@ -93,13 +93,13 @@ def test_both_formats_are_written_for_every_table(tmp_path: Path) -> None:
     """The folder is made, and both say that the numbers are simulated and what to beware of."""
     report = Report(sweep="s", simulated=True, warnings=("beware",), tables=(table_with(("m", 1, 0.5)),))
     paths = export(report, tmp_path / "new" / "folder")
-    assert [path.name for path in paths] == ["t.csv", "t.json"]
+    assert [path.name for path in paths] == ["t.csv", "t.json", "t.tex"]
     document = json.loads(paths[1].read_text(encoding="utf-8"))
     assert (document["simulated"], document["warnings"]) == (True, ["beware"])
     assert document["title"].startswith("SIMULATED")
     first, second, *_ = paths[0].read_text(encoding="utf-8").splitlines()
     assert (first, second) == ("# SIMULATED: a table", "# warning: beware")
-    assert sorted(path.name for path in paths[0].parent.iterdir()) == ["t.csv", "t.json"]
+    assert sorted(path.name for path in paths[0].parent.iterdir()) == ["t.csv", "t.json", "t.tex"]
 
 
 def test_the_report_is_one_json_document() -> None:

@@ -3,20 +3,23 @@
 import re
 import sqlite3
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis import load as loading
+from analysis import sources
 from analysis.columns import count_letters
 from analysis.context import Settings
 from analysis.load import NOT_UNDERSTOOD, VIEWS, StoreError, load
 from analysis.records import ACCURACIES, LABELS, STATES, Dataset
+from analysis.rowfiles import CLAIMS, ROWS
 from analysis.tables import make_report
-from analysis.testing import COLUMNS, StoreBuilder
+from analysis.testing import COLUMNS, StoreBuilder, claims_json
 
 ROOT = Path(__file__).parents[2]
 CLAIM = st.tuples(st.sampled_from(LABELS), st.sampled_from(ACCURACIES))
@@ -29,6 +32,7 @@ def small_store(path: Path, *, personas: tuple[str, ...] = ("ann", "bob")) -> Pa
         for persona in personas:
             store.records(
                 {"model": "m1", "persona": persona, "labels": "GRSF", "accuracy": "CIPU"},
+                {"model": "m1", "persona": persona, "sample": 1, "labels": "G", "accuracy": "C"},
                 {"model": "m2", "persona": persona, "labels": "FF", "accuracy": None},
             )
             store.audits({"model": "m1", "persona": persona, "labels": "GG"})
@@ -116,11 +120,58 @@ def test_columns_arrive_with_their_names(tmp_path: Path) -> None:
         ("m1", "y", True),
         ("judge", "judges", False),
     ]
-    assert data.records.labels.tolist() == [[1, 1, 1, 1], [0, 0, 0, 2]] * 2
-    assert data.records.accuracy.tolist() == [[1, 1, 1, 1, 0], [0, 0, 0, 0, 2]] * 2
-    assert data.records.over_inferred.tolist() == [2, 2, 2, 2]
+    assert data.records.labels.tolist() == [[1, 1, 1, 1], [1, 0, 0, 0], [0, 0, 0, 2]] * 2
+    assert data.records.accuracy.tolist() == [[1, 1, 1, 1, 0], [1, 0, 0, 0, 0], [0, 0, 0, 0, 2]] * 2
+    assert data.records.over_inferred.tolist() == [2, 0, 2, 2, 0, 2]
     assert data.probes.accuracy.tolist() == [[1, 1, 0, 0, 0]] * 2
     assert data.audits.labels.tolist() == [[2, 0, 0, 0]] * 2
+
+
+def test_tables_print_labels_that_tell_models_apart(tmp_path: Path) -> None:
+    """A label stands for its alias; two models with one label keep their aliases beside it."""
+    with StoreBuilder(tmp_path / "store.db") as store:
+        store.sweep(subjects={"a": "x", "b": "x", "c": "x"}, labels={"a": "A-1", "b": "B-1", "c": "B-1"})
+    models = load(tmp_path / "store.db").models
+    assert [model.label for model in models if model.is_subject] == ["A-1", "B-1 (b)", "B-1 (c)"]
+
+
+def test_elements_that_were_no_claim_are_counted(tmp_path: Path) -> None:
+    """They are kept beside the claims, and dropped with an answer that is missing."""
+    with StoreBuilder(tmp_path / "store.db") as store:
+        store.sweep(subjects={"m": "x"})
+        store.records(
+            {"model": "m", "persona": "p", "labels": "GF", "accuracy": "C-", "unread": 3, "unread_accuracy": 1},
+            {"model": "m", "persona": "q", "state": "failed", "labels": None, "unread": None},
+        )
+        store.audits({"model": "m", "persona": "p", "labels": "G", "unread": 2})
+    data = load(tmp_path / "store.db")
+    assert (data.records.unread.tolist(), data.records.unread_accuracy.tolist()) == ([3, 0], [1, 0])
+    assert data.audits.unread.tolist() == [2]
+
+
+def test_claims_are_told_apart_by_words_where_judges_are_several(tmp_path: Path) -> None:
+    """Case and spaces do not matter; with one judge nobody pays for reading them."""
+    with StoreBuilder(tmp_path / "store.db") as store:
+        for name, judges in (("two", ("judge", "other")), ("one", ("judge",))):
+            store.sweep(name, subjects={"m": "x"}, judges=judges)
+            for persona, texts in (("p", ["Likes  tea", "owns a cat"]), ("q", ["likes TEA", "x"])):
+                store.records({"model": "m", "persona": persona, "labels": "GF", "claims": claims_json("GF", texts)})
+    records = load(tmp_path / "store.db", "two").records
+    words = records.wordings.words.tolist()
+    assert (records.worded.tolist(), records.start.tolist()) == ([2, 2], [0, 2])
+    assert words[0] == words[2]
+    assert len(set(words)) == 3
+    assert records.wordings.labels.tolist() == [0, 3, 0, 3]
+    assert load(tmp_path / "store.db", "one").records.worded.tolist() == [0, 0]
+
+
+def test_contradictions_come_from_the_manifest(tmp_path: Path) -> None:
+    """An entry that is none is left out."""
+    told: Any = {"p": {"round": 7, "contradicts": "loves nature"}, "q": {"round": "x"}, "r": 3}
+    with StoreBuilder(tmp_path / "store.db") as store:
+        store.sweep(subjects={"m": "x"}, contradictions=told)
+    (found,) = load(tmp_path / "store.db").sweep.contradictions
+    assert (found.persona, found.round, found.statement) == ("p", 7, "loves nature")
 
 
 def test_order_of_rows_does_not_change_positions(tmp_path: Path) -> None:
@@ -136,7 +187,7 @@ def test_chunks_do_not_show_in_the_result(tmp_path: Path, monkeypatch: pytest.Mo
     """Rows read three at a time give the arrays that rows read at once give."""
     path = small_store(tmp_path / "store.db", personas=tuple("abcdefg"))
     whole = load(path)
-    monkeypatch.setattr(loading, "CHUNK_ROWS", 3)
+    monkeypatch.setattr(sources, "CHUNK_ROWS", 3)
     parts = load(path)
     assert np.array_equal(parts.records.crossed, whole.records.crossed)
     assert np.array_equal(parts.records.persona, whole.records.persona)
@@ -183,13 +234,6 @@ def test_a_memory_that_is_no_list_of_texts_is_unreadable(tmp_path: Path, inferre
     assert memories.reasons[memories.reason[0]] == NOT_UNDERSTOOD
 
 
-def test_numbers_that_a_call_does_not_have_are_not_zero(tmp_path: Path) -> None:
-    """A call without an answer has -1 for tokens and cost."""
-    calls = load(small_store(tmp_path / "store.db")).calls
-    assert calls.cost_nano.tolist() == [-1, -1]
-    assert calls.attempts.tolist() == [1, 1]
-
-
 def test_spending_counts_requests_and_adds_the_ledger(tmp_path: Path) -> None:
     """Tokens come from requests, money from the ledger; nothing answered is None, not 0."""
     with StoreBuilder(tmp_path / "store.db") as store:
@@ -223,7 +267,7 @@ def test_a_running_sweep_can_be_read(tmp_path: Path) -> None:
     writer.execute("PRAGMA journal_mode = WAL")
     writer.execute("BEGIN IMMEDIATE")
     writer.execute("DELETE FROM records")
-    assert len(load(path).records) == 4
+    assert len(load(path).records) == 6
     writer.execute("ROLLBACK")
     writer.close()
 
@@ -256,6 +300,13 @@ def bad_manifest(path: Path) -> None:
         store.insert("sweeps", [{"sweep": "one", "simulated": 0, "manifest": "{"}])
 
 
+def old_views(path: Path) -> None:
+    """A store whose views an older version made."""
+    StoreBuilder(path).close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("ALTER TABLE models DROP COLUMN label")
+
+
 def new_state(path: Path) -> None:
     """A store made by a later version."""
     with StoreBuilder(path) as store:
@@ -267,13 +318,14 @@ def new_state(path: Path) -> None:
     ("make", "sweep", "message"),
     [
         pytest.param(lambda path: None, "", "no such store", id="no file"),
-        pytest.param(Path.mkdir, "", "no such store", id="a folder"),
+        pytest.param(Path.mkdir, "", "a folder without sweeps.parquet", id="a folder"),
         pytest.param(empty_file, "", "has no view", id="empty file"),
         pytest.param(no_database, "", "not a database", id="not a database"),
         pytest.param(no_sweep, "", "no sweep yet", id="no sweep"),
         pytest.param(two_sweeps, "", "choose one with --sweep: one, two", id="several sweeps"),
         pytest.param(two_sweeps, "three", "no sweep called 'three'; it has one, two", id="unknown sweep"),
         pytest.param(bad_manifest, "", "is not JSON", id="broken manifest"),
+        pytest.param(old_views, "", r"older than this program \(no models.label\)", id="views of an older version"),
         pytest.param(new_state, "", "state 'teleported'", id="unknown state"),
     ],
 )
@@ -328,8 +380,21 @@ def test_the_dictionary_explains_every_column_of_every_view(real_views: sqlite3.
 def test_the_dictionary_explains_every_column_of_every_table(tmp_path: Path) -> None:
     """Columns named after a sweep's own tasks and groups are explained as such."""
     report = make_report(load(small_store(tmp_path / "store.db")), Settings(resamples=100))
-    own = {"task", "neutral"}
+    own = {"task", "neutral", *(f"k{k}" for k in range(1, 4))}
     tables = {table.name: {column.name for column in table.columns} for table in report.tables}
-    for wide in ("model_by_task", "group_breakdown"):
+    for wide in ("model_by_task", "group_breakdown", "leakage_at_k", "all_at_k", "worst_at_k"):
         tables[wide] -= own
     assert {name: documented().get(name) for name in tables} == tables
+
+
+def test_the_dictionary_names_every_file_of_rows() -> None:
+    """Files are named by views, but for claims, whose columns it explains too."""
+    assert set(ROWS) <= documented().keys()
+    assert documented()["claims"] == set(CLAIMS)
+
+
+def test_a_row_has_exactly_the_columns_of_its_view(real_views: sqlite3.Connection) -> None:
+    """What is exported is the whole view, in its order of meaning, nothing more."""
+    for view, columns in ROWS.items():
+        found = {name for _, name, *_ in real_views.execute(f"PRAGMA table_info({view})")}
+        assert set(columns) == found, view

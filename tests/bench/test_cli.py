@@ -1,5 +1,6 @@
 """The command line: help for people, one line for mistakes, exit codes that scripts can trust."""
 
+import asyncio
 import json
 import os
 import sqlite3
@@ -37,7 +38,23 @@ def sweep(text: str) -> str:
     return "sweep.toml"
 
 
-@pytest.mark.parametrize("command", [[], ["run"], ["plan"], ["status"], ["analyze"], ["watch"], ["inspect"], ["errors"]])
+COMMANDS = [
+    "run",
+    "plan",
+    "status",
+    "watch",
+    "analyze",
+    "inspect",
+    "errors",
+    "retry",
+    "doctor",
+    "models",
+    "personas",
+    "annotate",
+]
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)], ids=str)
 def test_help_explains_every_command(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """And exits with 0."""
     assert run(*command, "--help") == 0
@@ -113,8 +130,6 @@ async def test_status_json_counts_requests_by_state_and_stage(capsys: pytest.Cap
     """An empty sweep counts zero everywhere, in every field that programs rely on."""
     async with await Store.open(Path("s.sqlite")) as store:
         await store.add_sweep("s", "{}", "h", simulated=False, now_ms=1)
-    import asyncio
-
     assert await asyncio.to_thread(run, "status", "s.sqlite", "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["requests"] == {

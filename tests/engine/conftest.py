@@ -169,7 +169,9 @@ class Rig:
         self.reader: Reader = EchoReader()
         self.clock: Clock = SystemClock()
         self.patience = 60.0
+        self.look_every = 2.0
         self.free: Sequence[str] = ()
+        self.unpriced: set[str] = set()
         self.started: Callable[[Runner], object] = lambda runner: None
         self.notices: list[Notice] = []
         self.recovery: Recovery | None = None
@@ -203,13 +205,14 @@ class Rig:
                     sweep=sweep, routes=routes, ledger=ledger, policy=self.policy, now=self.clock.now()
                 ),
                 providers={"scripted": self.provider, "other": self.other},
-                prices=dict.fromkeys(routes, self.price),
+                prices=dict.fromkeys(set(routes) - self.unpriced, self.price),
                 reader=self.reader,
                 clock=self.clock,
                 rng=Random(1),  # noqa: S311 - jitter
                 progress=Progress({}),
                 listen=self.notices.append,
                 patience=self.patience,
+                look_every=self.look_every,
             )
             self.started(runner)
             try:
@@ -233,8 +236,8 @@ class Rig:
         """Return the money that is spent or reserved, after checking that the books agree."""
         books = "SELECT coalesce(sum(cost_nano), 0), coalesce(sum(reserved_nano), 0) FROM spend"
         rows = (
-            "SELECT coalesce(sum(cost_nano), 0), coalesce(sum(iif(outcome IN ('open', 'in_doubt'), reserved_nano, 0)), 0)"
-            " FROM attempt"
+            "SELECT coalesce(sum(cost_nano), 0),"
+            " coalesce(sum(iif(outcome IN ('open', 'in_doubt'), reserved_nano, 0)), 0) FROM attempt"
         )
         (kept,), (summed,) = await self.query(books), await self.query(rows)
         assert kept == summed

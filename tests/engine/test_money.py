@@ -88,6 +88,11 @@ def test_a_reply_that_claims_more_cached_tokens_than_input_never_earns_money() -
     assert cost_nano(price, Usage(input_tokens=5, cached_tokens=50)) == 0
 
 
+def test_a_reply_that_claims_negative_tokens_never_earns_money() -> None:
+    """Usage comes from the wire like everything else."""
+    assert cost_nano(Price(input=1, output=2), Usage(input_tokens=-5, output_tokens=-7)) == 0
+
+
 @given(usages())
 def test_a_free_model_costs_nothing(usage: Usage) -> None:
     """Local models have a price of zero, not no price."""

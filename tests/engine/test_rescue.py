@@ -349,13 +349,36 @@ async def test_a_run_whose_disk_fills_up_stops_sending_and_loses_nothing(
     assert (rig.recovery.calls, await rig.states()) == (0, {"read": 100})
 
 
+async def test_a_plan_that_the_disk_refuses_is_made_when_there_is_space_again(small_disk: Path, rig: Any) -> None:
+    """From the very first cell."""
+    rig.path = small_disk / "store.sqlite"
+    refusals = []
+
+    def make_space(runner: Runner) -> None:
+        if not refusals:
+            fill_up(small_disk)
+        refusals.append(runner.snapshot().refused)
+        if refusals[-1]:
+            (small_disk / "filler").unlink()
+        else:
+            asyncio.get_running_loop().call_later(0.01, make_space, runner)
+
+    rig.started = make_space
+    assert await rig.run(make_cells(range(100))) is Outcome.COMPLETE
+    assert "the disk is full" in refusals[-1]
+    assert await rig.states() == {"read": 100}
+
+
 async def test_a_run_goes_on_when_the_disk_has_space_again(small_disk: Path, rig: Any) -> None:
     """Without being started again, and without repeating a call."""
     rig.path = small_disk / "store.sqlite"
     rig.provider = filling_provider(small_disk, at=20)
 
+    waited = []
+
     def make_space(runner: Runner) -> None:
         if runner.snapshot().refused:
+            waited.append(runner.snapshot().calls)
             (small_disk / "filler").unlink()
         else:
             asyncio.get_running_loop().call_later(0.01, make_space, runner)
@@ -363,3 +386,5 @@ async def test_a_run_goes_on_when_the_disk_has_space_again(small_disk: Path, rig
     rig.started = make_space
     assert await rig.run(make_cells(range(30))) is Outcome.COMPLETE
     assert len(rig.calls) == len(set(rig.calls)) == 30
+    assert waited
+    assert waited[0] < 30

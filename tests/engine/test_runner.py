@@ -11,7 +11,7 @@ import pytest
 
 from engine.cell import Cell, Read, Reading, ReadingStatus
 from engine.clock import SystemClock
-from engine.errors import ErrorClass, ProviderError, UserError
+from engine.errors import ErrorClass, ProviderError, StoreError, UserError
 from engine.events import Outcome, StageCount
 from engine.ledger import Cap, Scope
 from engine.limits import RateLimits
@@ -128,7 +128,9 @@ async def test_follow_ups_in_another_lane_are_sent_there(rig: Rig) -> None:
     """A judge is another model of another provider."""
     other = msgspec.structs.replace(make_request("judge"), provider="other")
     rig.reader = EchoReader(
-        lambda stage, coords, completion: [make_cell(1, stage="judge", alias="p", request=other)] if stage == "task" else []
+        lambda stage, coords, completion: (
+            [make_cell(1, stage="judge", alias="p", request=other)] if stage == "task" else []
+        )
     )
     assert await rig.run(make_cells(range(1))) is Outcome.COMPLETE
     assert len(rig.other.seen) == 1
@@ -177,6 +179,53 @@ async def test_a_cell_that_joins_a_call_on_the_wire_is_read_before_the_run_ends(
     assert await rig.run(cells) is Outcome.COMPLETE
     assert Counter(rig.calls) == {"slow": 1, "task 9": 1, "judge 1": 1, "judge 2": 1}
     assert await rig.query("SELECT count(*) FROM cell WHERE reading_status IS NULL") == [(0,)]
+
+
+async def test_an_answer_that_a_cell_joined_late_is_read_while_the_run_goes_on(rig: Rig) -> None:
+    """What follows from it need not wait for the slowest call of the sweep."""
+    rig.provider = ScriptedProvider(lambda request, times: "hi")
+    rig.look_every = 0.01
+    await rig.run([make_cell(1, request=make_request("paid"))], sweep="first")
+    judged_meanwhile = asyncio.Event()
+
+    class Waiting(ScriptedProvider):
+        async def complete(self, request: Request) -> Reply:
+            reply = await super().complete(request)
+            if request == make_request("slow"):
+                await judged_meanwhile.wait()
+            elif request == make_cell(1, stage="judge").request:
+                judged_meanwhile.set()
+            return reply
+
+    rig.provider = Waiting(lambda request, times: "hi")
+    rig.reader = EchoReader(judged)
+    cells = [make_cell(2, stage="probe", request=make_request("slow"))]
+
+    def plan() -> Iterator[Cell]:
+        yield from cells
+        yield make_cell(1, request=make_request("paid"))
+
+    async with asyncio.timeout(20):
+        assert await rig.run(plan()) is Outcome.COMPLETE
+    assert Counter(rig.calls) == {"slow": 1, "judge 1": 1, "check 1": 1}
+
+
+async def test_leases_are_renewed_while_calls_are_under_way(rig: Rig) -> None:
+    """A call of ten minutes keeps its request."""
+    ends: list[object] = []
+
+    class Looking(ScriptedProvider):
+        async def complete(self, request: Request) -> Reply:
+            while len(set(ends)) < 2:
+                ends.append((await rig.query("SELECT lease_ms FROM request"))[0][0])
+                await asyncio.sleep(0.005)
+            return await super().complete(request)
+
+    rig.provider = Looking(lambda request, times: "hi")
+    rig.look_every = 0.001
+    async with asyncio.timeout(20):
+        assert await rig.run(make_cells([1])) is Outcome.COMPLETE
+    assert ends == sorted(ends, key=str)
 
 
 async def test_a_sweep_that_another_one_left_without_answers_is_not_forgotten(rig: Rig) -> None:
@@ -389,6 +438,33 @@ async def test_hostile_text_runs_through(rig: Rig) -> None:
     assert rig.calls[-1] == "\ufffd \0 \ufffd"
 
 
+async def test_a_listener_with_a_defect_loses_nothing(rig: Rig) -> None:
+    """The display may fail; the answers are stored."""
+
+    def broken(notice: object) -> None:
+        raise RuntimeError("no terminal")
+
+    rig.notices = type("Broken", (), {"append": staticmethod(broken)})()
+    rig.reader = Clumsy("raises")
+    assert await rig.run(make_cells(range(10))) is Outcome.COMPLETE
+    assert await rig.states() == {"read": 10}
+
+
+async def test_a_run_without_a_price_for_a_model_is_not_begun(rig: Rig) -> None:
+    """Its answers could not be booked."""
+    rig.unpriced = {"p"}
+    with pytest.raises(ValueError, match="no price for p"):
+        await rig.run(make_cells([1]))
+    assert rig.calls == []
+
+
+async def test_nonsensical_usage_is_booked_as_nothing_and_stops_no_run(rig: Rig) -> None:
+    """A reply whose counts are negative is still an answer."""
+    rig.provider = ScriptedProvider(lambda request, times: make_completion(input_tokens=-9, output_tokens=-1))
+    assert await rig.run(make_cells(range(3))) is Outcome.COMPLETE
+    assert (await rig.spent(), await rig.states()) == (0, {"read": 3})
+
+
 # ----- budgets
 
 
@@ -452,21 +528,22 @@ async def test_a_shrinking_budget_is_told_at_each_threshold(rig: Rig) -> None:
 # ----- stopping and going on
 
 
-def stop_after(calls: int, how: str) -> Callable[[Runner], object]:
-    """Have a run stopped once its provider has been called so often."""
+def stop_after(rig: Rig, calls: int, how: str) -> Callable[[Runner], object]:
+    """Have a run stopped once its provider has been called so often and is still busy."""
 
-    async def watch(runner: Runner) -> None:
-        while sum(lane.sent for lane in runner.snapshot().lanes) < calls:  # noqa: ASYNC110 - no event to wait for
-            await asyncio.sleep(0)
-        getattr(runner, how)()
+    def watch(runner: Runner) -> None:
+        if len(rig.provider.seen) >= calls and rig.provider.in_flight:
+            getattr(runner, how)()
+        else:
+            asyncio.get_running_loop().call_later(0.001, watch, runner)
 
-    return lambda runner: setattr(runner, "_watch", asyncio.create_task(watch(runner)))
+    return watch
 
 
 async def test_a_drained_run_leaves_nothing_half_done(rig: Rig) -> None:
     """The calls on the wire are stored, the rest is planned and free, and the next run repeats nothing."""
     rig.provider = ScriptedProvider(lambda request, times: "hi", latency=0.005)
-    rig.started = stop_after(20, "drain")
+    rig.started = stop_after(rig, 20, "drain")
     assert await rig.run(make_cells(range(500))) is Outcome.INTERRUPTED
     assert rig.last.draining
     states = await rig.states()
@@ -506,12 +583,13 @@ async def test_a_run_that_is_stopped_before_it_begins_sends_nothing(rig: Rig) ->
 async def test_an_aborted_runs_calls_count_as_billed_and_are_made_again(rig: Rig) -> None:
     """Nobody knows whether they were done; the next run says how many and how much."""
     rig.provider = ScriptedProvider(lambda request, times: "hi", latency=3_600.0)
-    rig.started = stop_after(8, "abort")
+    rig.started = stop_after(rig, 8, "abort")
     async with asyncio.timeout(30):
         assert await rig.run(make_cells(range(20))) is Outcome.INTERRUPTED
     assert await rig.query("SELECT count(*) FROM attempt WHERE outcome = 'open'") == [(len(rig.calls),)]
     cut_off = await rig.spent()
     calls = len(rig.calls)
+    assert calls == 8
     rig.provider = ScriptedProvider(lambda request, times: "hi")
     rig.started = lambda runner: None
     assert await rig.run(make_cells(range(20))) is Outcome.COMPLETE
@@ -577,6 +655,20 @@ async def test_a_plan_that_was_cut_short_is_planned_again(rig: Rig) -> None:
     assert await rig.query("SELECT planned FROM sweep") == [(1,)]
 
 
+async def test_a_store_that_is_closed_under_a_run_ends_it_with_an_error(rig: Rig) -> None:
+    """Not with a hang, and not in silence."""
+
+    def close(runner: Runner) -> None:
+        rig.closing = asyncio.ensure_future(runner._store.close())
+
+    rig.started = lambda runner: asyncio.get_running_loop().call_later(0.02, close, runner)
+    rig.provider = ScriptedProvider(lambda request, times: "hi", latency=0.01)
+    async with asyncio.timeout(20):
+        with pytest.raises(StoreError, match="the store is closed"):
+            await rig.run(make_cells(range(5_000)))
+    await rig.closing
+
+
 async def test_requests_for_models_that_a_run_does_not_use_are_left_and_told(rig: Rig) -> None:
     """A follow-up to a model that the sweep file no longer names is not lost in silence."""
     cells = [*make_cells(range(3)), make_cell(9, alias="q", request=make_request("x", model="m-9"))]
@@ -603,9 +695,8 @@ async def test_one_lanes_long_queue_does_not_delay_another_lane(rig: Rig) -> Non
     rig.other = Slow(lambda request, times: "hi", name="other")
     rig.limits = RateLimits(concurrency=4, adaptive=False)
     elsewhere = [msgspec.structs.replace(make_request(f"else {each}"), provider="other") for each in range(50)]
-    cells = [
-        *make_cells(range(1_000)), *(make_cell(5_000 + each, alias="p", request=one) for each, one in enumerate(elsewhere)),
-    ]  # fmt: skip
+    quick = [make_cell(5_000 + each, alias="p", request=request) for each, request in enumerate(elsewhere)]
+    cells = [*make_cells(range(1_000)), *quick]
     assert await rig.run(cells) is Outcome.COMPLETE
     assert max(at for at, name in enumerate(order) if name == "other") < 600
 

@@ -57,8 +57,8 @@ def card_of(simulator: Running, alias: str, *, model: str = "") -> ModelCard:
 class Account:
     """One adapter with a shard of work, and the simulator behind it."""
 
-    def __init__(self, simulator: Running, card: ModelCard, provider: BatchProvider, folder: Path) -> None:
-        self.simulator, self.card, self.provider, self.folder = simulator, card, provider, folder
+    def __init__(self, simulator: Running, card: ModelCard, provider: BatchProvider, folder: Path, key: str) -> None:
+        self.simulator, self.card, self.provider, self.folder, self.key = simulator, card, provider, folder, key
         self.marker = Marker(run=f"t{next(RUNS)}", shard=1, attempt=0, digest=blake2b(b"", digest_size=8).hexdigest())
 
     def lines(self, count: int = 4, *, text: str = "", **decoding: object) -> list[BatchLine]:
@@ -119,21 +119,27 @@ class Account:
         return [line for line in read_bill(self.simulator.bill) if isinstance(line, Charge) and line.batch == batch_id]
 
     def jobs(self) -> int:
-        """Return how many batches of this marker's run exist at the simulator."""
-        found = httpx.get(f"{self.simulator.address}/_sim/batches").json()
-        return sum(self.marker.token in str(job["label"]) for job in found)
+        """Return how many batches exist at the simulator."""
+        return len(httpx.get(f"{self.simulator.address}/_sim/batches").json())
 
     def status(self, path: str) -> int:
         """Return the status that the account's `path` answers."""
         url = self.simulator.url(self.card.provider) + path
-        return httpx.get(url, headers={"authorization": "Bearer good"}).status_code
+        return httpx.get(url, headers={"authorization": f"Bearer {self.key}"}).status_code
 
     def _post(self, path: str, body: dict[str, object]) -> None:
         reply = httpx.post(f"{self.simulator.address}/_sim/batches{path}", json=body)
         assert reply.status_code == 200, reply.text
 
 
-ALIASES = {"openai": "gpt-5.4-nano", "dashscope": "qwen3.6-plus", "zhipu": "glm-5.1", "moonshot": "kimi-k2.5"}
+ALIASES = {
+    "openai": "gpt-5.4-nano",
+    "dashscope": "qwen3.6-plus",
+    "zhipu": "glm-5.1",
+    "moonshot": "kimi-k2.5",
+    "anthropic": "claude-opus-4-6",
+    "gemini": "gemini-3-flash",
+}
 DAY = 86_400
 REFUSED_AT_ONCE = ("anthropic", "gemini")
 
@@ -150,8 +156,9 @@ def simulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 async def opened(simulator: Running, provider: str, folder: Path) -> AsyncIterator[Account]:
     """Yield an account of a provider; quirks and faults end with it."""
     card = card_of(simulator, ALIASES[provider])
-    (adapter,) = build_batch_providers([card], {KEY: "good"}, per_second=1000, sleep=no_wait).values()
-    yield Account(simulator, card, adapter, folder)
+    key = f"account-{next(RUNS)}"
+    (adapter,) = build_batch_providers([card], {KEY: key}, per_second=1000, sleep=no_wait).values()
+    yield Account(simulator, card, adapter, folder, key)
     await adapter.close()
     reset(simulator)
 
@@ -208,9 +215,10 @@ async def test_every_request_comes_back_answered_and_charged_once(desk: Account)
     assert sorted((each.usage.input_tokens, each.usage.output_tokens) for each in charged) == usages
 
 
-async def test_a_batch_whose_creation_was_never_told_is_found(desk: Account) -> None:
-    """The answer is lost after the batch was made: in doubt, then found, never made twice."""
-    desk.quirks(lose_create="after")
+@pytest.mark.parametrize("how", ["after", "gateway"])
+async def test_a_batch_whose_creation_was_never_told_is_found(how: str, desk: Account) -> None:
+    """The answer is lost, or a proxy's page, after the batch was made: in doubt, then found, never made twice."""
+    desk.quirks(lose_create=how)
     began = time.time()
     error = await lost(desk, desk.lines(3))
     assert (error.kind, error.maybe_billed) == (ErrorClass.TRANSIENT, True)
@@ -232,13 +240,14 @@ async def test_a_batch_that_was_never_made_is_not_found(desk: Account) -> None:
 
 async def test_a_create_call_is_sent_once(desk: Account) -> None:
     """Whatever happens to it; a second attempt would find the connection whole."""
+    before = desk.jobs()
     desk.quirks(lose_create="before")
     await lost(desk, desk.lines(1))
-    assert desk.jobs() == 0
+    assert desk.jobs() == before
 
 
 async def test_a_batch_of_another_attempt_is_not_ours(desk: Account) -> None:
-    """Its marker looks alike; comparison is exact."""
+    """Its marker looks alike, or its rows do; comparison is exact."""
     first = await desk.submit(desk.lines(2))
     desk.advance(DAY - 1)
     desk.marker = msgspec.structs.replace(desk.marker, attempt=1)
@@ -319,6 +328,17 @@ async def test_a_file_that_was_brought_is_not_fetched_again(desk: Account) -> No
     assert (again, [path.stat().st_mtime_ns for path in again]) == (first, stamps)
 
 
+async def test_a_proxy_s_pages_are_read_past(desk: Account) -> None:
+    """Reads are tried again; a 502 changes no state."""
+    batch = await desk.submit(desk.lines(2))
+    desk.quirks(bad_gateways=2)
+    assert (await desk.provider.poll(batch.id)).state is BatchState.OPEN
+    desk.advance(DAY - 1)
+    ended = await desk.provider.poll(batch.id)
+    desk.quirks(bad_gateways=2)
+    assert len(await desk.harvest(ended)) == 2
+
+
 async def test_repeated_rows_come_as_they_are(desk: Account) -> None:
     """Whoever settles them does so by id."""
     desk.quirks(repeat_rows=2)
@@ -385,6 +405,141 @@ async def test_another_account_s_batch_is_not_seen(desk: Account, simulator: Run
         assert await other.find(desk.marker, time.time() - 60, 1) == []
     finally:
         await other.close()
+
+
+# Anthropic: no marker.
+
+
+@on("anthropic")
+async def test_a_running_batch_without_marker_is_a_candidate_and_an_ended_one_is_proved(only: Account) -> None:
+    """By its first row's id."""
+    batch = await only.submit(only.lines(3))
+    (running,) = await only.provider.find(only.marker, batch.created_at, 3)
+    assert (running.id, running.marker) == (batch.id, "")
+    only.advance(DAY - 1)
+    (ended,) = await only.provider.find(only.marker, batch.created_at, 3)
+    assert (ended.id, ended.marker) == (batch.id, only.marker.token)
+
+
+@on("anthropic")
+async def test_a_batch_of_another_size_or_time_is_no_candidate(only: Account) -> None:
+    """Nothing else can be compared while it runs."""
+    batch = await only.submit(only.lines(3))
+    assert await only.provider.find(only.marker, batch.created_at, 4) == []
+    assert await only.provider.find(only.marker, batch.created_at + DAY, 3) == []
+
+
+@on("anthropic")
+async def test_results_come_although_their_address_is_late(only: Account) -> None:
+    """`results_url` is null for a while after the end."""
+    only.quirks(no_files=True)
+    batch = await only.submit(only.lines(2))
+    only.advance(DAY - 1)
+    assert len(await only.harvest(await only.provider.poll(batch.id))) == 2
+
+
+@on("anthropic")
+async def test_an_ended_batch_holds_all_kinds_of_rows(only: Account) -> None:
+    """Answered, refused for good, refused for now, cancelled; counters say nothing before the end."""
+    only.fault("bad_request", f"{only.marker.run} odd")
+    only.fault("overloaded", f"{only.marker.run} busy")
+    lines = [*only.lines(1, text="odd"), *only.lines(2, text="busy")[1:], *only.lines(6)[2:]]
+    batch = await only.submit(lines)
+    only.advance(9)
+    assert (await only.provider.poll(batch.id)).retry_after == 10.0
+    await only.provider.cancel(batch.id)
+    only.advance(60)
+    rows = await only.harvest(await only.provider.poll(batch.id))
+    kinds = {only.marker.line_index(row.custom_id): row.outcome for row in rows}
+    assert [getattr(kinds[index], "kind", None) for index in (0, 1)] == [ErrorClass.BAD_REQUEST, ErrorClass.TRANSIENT]
+    assert [kinds[index] for index in (4, 5)] == [Unpaid.CANCELLED] * 2
+    assert len(only.charges(batch.id)) == 2
+
+
+@on("anthropic")
+async def test_archived_results_are_gone(only: Account) -> None:
+    """After 29 days from creation; the batch is still there."""
+    batch = await only.submit(only.lines(1))
+    only.advance(30 * DAY)
+    ended = await only.provider.poll(batch.id)
+    assert (ended.state, ended.results) == (BatchState.ENDED, ())
+
+
+@on("anthropic")
+async def test_requests_that_the_day_did_not_reach_are_expired_rows(only: Account) -> None:
+    """Unpaid, each with a row."""
+    only.quirks(slow=DAY / 4)
+    batch = await only.submit(only.lines(6))
+    only.advance(2 * DAY)
+    rows = await only.harvest(await only.provider.poll(batch.id))
+    assert (len(rows), len([row for row in rows if row.outcome is Unpaid.EXPIRED])) == (6, 3)
+    assert len(only.charges(batch.id)) == 3
+
+
+# Gemini: jobs over files with names of our own.
+
+
+@on("gemini")
+async def test_a_repeated_create_call_makes_two_jobs_and_both_are_found(only: Account) -> None:
+    """Why it must not be repeated, and how one sees that it was."""
+    path = only.write(only.lines(1))
+    file_id = await only.provider.upload(only.marker, path)
+    shard = Shard(count=1, model=only.card.model)
+    made = [await only.provider.create(only.marker, file_id, path, shard) for _ in range(2)]
+    found = await only.provider.find(only.marker, made[0].created_at, 1)
+    assert {batch.id for batch in found} == {batch.id for batch in made}
+    assert {batch.marker for batch in found} == {only.marker.token}
+
+
+@on("gemini")
+async def test_a_repeated_upload_finds_its_own_file(only: Account) -> None:
+    """The name is taken by the same bytes."""
+    path = only.write(only.lines(2))
+    first = await only.provider.upload(only.marker, path)
+    assert await only.provider.upload(only.marker, path) == first == f"files/{only.marker.token}"
+
+
+@on("gemini")
+async def test_a_name_taken_by_other_bytes_is_refused(only: Account) -> None:
+    """It is not what we wanted to send."""
+    await only.provider.upload(only.marker, only.write(only.lines(2)))
+    with pytest.raises(ProviderError) as caught:
+        await only.provider.upload(only.marker, only.write(only.lines(3)))
+    assert caught.value.status == 409
+
+
+@on("gemini")
+async def test_a_bad_row_refuses_the_create_call(only: Account) -> None:
+    """At once, and nothing was made."""
+    path = only.write(only.lines(2))
+    path.write_bytes(path.read_bytes() + b"{}\n")
+    file_id = await only.provider.upload(only.marker, path)
+    with pytest.raises(ProviderError) as caught:
+        await only.provider.create(only.marker, file_id, path, Shard(count=3, model=only.card.model))
+    assert (caught.value.kind, caught.value.maybe_billed) == (ErrorClass.BAD_REQUEST, False)
+    assert await only.provider.find(only.marker, time.time(), 3) == []
+
+
+@on("gemini")
+@pytest.mark.parametrize("quirk", ["job_states", "file_in_metadata", "key_last", "lying_counts"])
+async def test_a_job_reads_the_same_in_all_its_spellings(quirk: str, only: Account) -> None:
+    """Both state prefixes, both places of the file, keys last, counters that lie."""
+    only.quirks(**{quirk: True})
+    batch = await only.submit(only.lines(3))
+    only.advance(DAY)
+    rows = await only.harvest(await only.provider.poll(batch.id))
+    assert sorted(only.indices(rows)) == [0, 1, 2]
+
+
+@on("gemini")
+async def test_an_expired_job_has_ended_without_results(only: Account) -> None:
+    """What ran may have been charged; there is nothing to fetch."""
+    only.quirks(slow=DAY)
+    batch = await only.submit(only.lines(4))
+    only.advance(3 * DAY)
+    ended = await only.provider.poll(batch.id)
+    assert (ended.state, ended.status, ended.results) == (BatchState.ENDED, "EXPIRED", ())
+    assert len(only.charges(batch.id)) == 1
 
 
 # OpenAI and its kin.
@@ -476,6 +631,16 @@ async def test_an_upload_whose_answer_is_lost_is_free_to_repeat(only: Account) -
     error = await lost(only, only.lines(1))
     assert (error.kind, error.maybe_billed) == (ErrorClass.TRANSIENT, False)
     assert (await only.submit(only.lines(1))).state is BatchState.OPEN
+
+
+@on("dashscope")
+async def test_a_list_too_many_is_a_rate_limit(only: Account) -> None:
+    """A hundred a minute; the adapter's own pace stays below."""
+    for _ in range(100):
+        await only.provider.find(only.marker, time.time(), 1)
+    with pytest.raises(ProviderError) as caught:
+        await only.provider.find(only.marker, time.time(), 1)
+    assert caught.value.kind is ErrorClass.RATE
 
 
 @on("zhipu")

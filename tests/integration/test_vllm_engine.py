@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -207,9 +208,11 @@ async def test_a_second_local_model_in_one_process_is_refused(local: VllmProvide
 
 
 def test_ended_by_sigterm_it_leaves_nothing_behind(tmp_path: Path) -> None:
-    """In a fresh interpreter: quiet on both streams, no child process ever, no thread left, and gone on SIGTERM."""
+    """In a fresh interpreter: quiet on both streams, no child process, no thread left, and gone on SIGTERM."""
+    command = [sys.executable, "-W", "error", "-c", ALONE]
+    environment = os.environ | {"VLLM_CACHE_ROOT": str(tmp_path)}
     with subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", ALONE], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     ) as process:
         assert process.stdout
         assert process.stderr
@@ -220,6 +223,8 @@ def test_ended_by_sigterm_it_leaves_nothing_behind(tmp_path: Path) -> None:
     assert err == ""
     told = json.loads(out)
     assert process.returncode == 0
+    # With an empty cache vLLM would have inspected the model in a process of its own, and noted the result here.
+    assert list(tmp_path.glob("modelinfos/*")) == []
     assert told == {"ended": "cancelled", "children": [], "threads": ["MainThread"], "loader": ""}
 
 

@@ -39,7 +39,9 @@ def test_every_module_says_what_it_is() -> None:
 def test_the_wheel_holds_five_packages_and_their_data(tmp_path: Path) -> None:
     """An application's five folders, with the texts, schemas and views that they read."""
     copy = tmp_path / "source"
-    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".venv", ".git", "runs", "__pycache__", "tests", ".*_cache"))
+    shutil.copytree(
+        ROOT, copy, ignore=shutil.ignore_patterns(".venv", ".git", "runs", "__pycache__", "tests", ".*_cache")
+    )
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "-q", "-w", str(tmp_path), str(copy)]
     subprocess.run(command, check=True, timeout=240)
     names = zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist()

@@ -145,10 +145,27 @@ def test_schema_is_read() -> None:
 
 def test_one_device_needs_no_process() -> None:
     """The engine runs in this process unless the model is spread over devices."""
-    one = engine_arguments(VllmSettings(), "/models/m", "float32")
-    two = engine_arguments(VllmSettings(tensor_parallel_size=2, kv_cache_bytes=0), "/models/m", "auto")
+    one = engine_arguments(VllmSettings(), "/models/m", None)
+    two = engine_arguments(VllmSettings(tensor_parallel_size=2), "/models/m", None)
     assert (one["distributed_executor_backend"], two["distributed_executor_backend"]) == ("uni", "mp")
-    assert two["kv_cache_memory_bytes"] is None
+
+
+def test_what_is_left_open_depends_on_the_device() -> None:
+    """On the CPU memory is bounded and nothing is compiled; on GPUs vLLM takes what it needs."""
+    cpu = engine_arguments(VllmSettings(), "/models/m", "flags : avx2")
+    gpu = engine_arguments(VllmSettings(), "/models/m", None)
+    names = ("dtype", "max_num_seqs", "kv_cache_memory_bytes", "enforce_eager")
+    assert [cpu[name] for name in names] == ["float32", 64, 2 << 30, True]
+    assert [gpu[name] for name in names] == ["auto", 256, None, False]
+
+
+def test_what_is_set_holds_on_every_device() -> None:
+    """Settings win over what the device suggests."""
+    settings = VllmSettings(dtype="bfloat16", max_num_seqs=5, kv_cache_bytes=7, enforce_eager=False)
+    for cpuinfo in (None, "flags : avx2"):
+        arguments = engine_arguments(settings, "/models/m", cpuinfo)
+        assert (arguments["dtype"], arguments["max_num_seqs"]) == ("bfloat16", 5)
+        assert (arguments["kv_cache_memory_bytes"], arguments["enforce_eager"]) == (7, False)
 
 
 def test_structured_answers_have_no_free_white_space() -> None:

@@ -21,6 +21,7 @@ class ScriptedEngine:
     """Answers each request with its own text after one step.
 
     Attributes:
+        capacity: how many requests are said to be computed together.
         gate: steps wait for it.
         entered: set when a step has begun.
         fault: the next step raises it.
@@ -29,7 +30,8 @@ class ScriptedEngine:
         unforgetting: aborting raises.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, capacity: int = 8) -> None:
+        self.capacity = capacity
         self.gate, self.entered = threading.Event(), threading.Event()
         self.gate.set()
         self.fault: Exception | None = None
@@ -84,7 +86,7 @@ class Workshop:
 
     def __call__(self, settings: VllmSettings) -> ScriptedEngine:
         """Build the next engine."""
-        engine = ScriptedEngine()
+        engine = ScriptedEngine(settings.max_num_seqs)
         self.engines.append(engine)
         self.prepare(engine)
         return engine
@@ -361,3 +363,19 @@ async def test_abort_that_fails_buries_the_engine() -> None:
     assert "lost count" in str(await outcome(calls[1]))
     assert workshop.engines[0].closed == 1
     await provider.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_thread_that_broke_down_refuses_at_once() -> None:
+    """Should the thread end by itself, nobody waits for an answer that cannot come."""
+    workshop = Workshop()
+    workshop.prepare = lambda engine: setattr(engine, "step", interrupted)
+    provider = VllmProvider(SETTINGS, build=workshop)
+    assert (await outcome(provider.complete(ask("x")))).code == "engine_closed"
+    assert (await outcome(provider.complete(ask("y")))).code == "engine_closed"
+    await provider.close()
+
+
+def interrupted() -> list[tuple[int, Outcome]]:
+    """End the thread as nothing but the interpreter would."""
+    raise SystemExit

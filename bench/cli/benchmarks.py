@@ -1,0 +1,230 @@
+"""`mirage bench`: benchmarks, each with a table on the screen and, with `--json FILE`, every figure in a file.
+
+Nothing here calls a provider: the other side is a server of this program on the same machine. Figures of a busy machine
+are worth less, so every table says how busy it was.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from bench.cli.exits import Exit
+from bench.cli.main import LazyGroup
+
+if TYPE_CHECKING:
+    import msgspec
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_NUMBERS = click.IntRange(1)
+
+
+class Benchmarks(LazyGroup):
+    """The benchmarks by name; a module is imported when its benchmark is named."""
+
+    _homes: Mapping[str, tuple[str, str]] = MappingProxyType(
+        {
+            "engine": ("bench.cli.benchmarks", "engine"),
+            "limits": ("bench.cli.benchmarks", "limits"),
+            "kills": ("bench.cli.benchmarks", "kills"),
+            "scale": ("bench.cli.benchmarks", "scale"),
+        }
+    )
+
+
+@click.group("bench", cls=Benchmarks)
+def bench() -> None:
+    """Measure the program itself: its own work per call, its use of rate limits, crashes, size.
+
+    No provider is called and nothing is paid: what answers is a process of this program on this machine.
+    """
+
+
+def measured(command: Command) -> Command:
+    """Give a benchmark the options that all of them have."""
+    file, place = click.Path(dir_okay=False, path_type=Path), click.Path(file_okay=False, exists=True, path_type=Path)
+    command = click.option("--json", "as_json", type=file, help="Write every figure to this file, too.")(command)
+    return click.option("--folder", type=place, help="Where stores are put meanwhile; the disk counts.")(command)
+
+
+@click.command()
+@click.option("--calls", type=_NUMBERS, default=5000, show_default=True, help="Measured calls a case.")
+@click.option("--repeats", type=_NUMBERS, default=3, show_default=True, help="Runs a case; the cheapest counts.")
+@click.option("--latency", "latencies", type=click.IntRange(0), multiple=True, help="Milliseconds. [0 and 200]")
+@click.option("--concurrency", "concurrencies", type=_NUMBERS, multiple=True, help="Calls at a time. [100 and 500]")
+@measured
+def engine(
+    calls: int,
+    repeats: int,
+    latencies: tuple[int, ...],
+    concurrencies: tuple[int, ...],
+    as_json: Path | None,
+    folder: Path | None,
+) -> int:
+    """Measure the engine's own processor time per call, durable commits included, beside bare clients.
+
+    The floor is httpx over aiohttp's transport without any engine, in the same run, against the same server.
+    """
+    from bench.throughput.engine import CONCURRENCIES, LATENCIES, run_cases
+
+    report = run_cases(
+        calls=calls,
+        repeats=repeats,
+        latencies=latencies or LATENCIES,
+        concurrencies=concurrencies or CONCURRENCIES,
+        folder=folder,
+        told=_tell,
+    )
+    rows = [
+        (
+            f"{case.latency_ms} ms",
+            str(case.concurrency),
+            case.client,
+            f"{case.cpu_s_per_1000:.3f}",
+            f"{case.ratio_to_floor:.2f}",
+            f"{case.requests_per_s:,.0f}",
+            f"{case.share_of_ideal:.0%}" if case.ideal_per_s else "",
+            f"{case.peak_mb:.0f}",
+        )
+        for case in report.cases
+    ]
+    heads = ("latency", "at a time", "client", "CPU s / 1,000", "to floor", "requests/s", "of ideal", "MB")
+    _show("the engine's own work per call", heads, rows, report.load_before, report.load_after)
+    return _end("engine", report, as_json)
+
+
+@click.command()
+@click.option("--short", is_flag=True, help="Two short cases instead of all.")
+@measured
+def limits(as_json: Path | None, folder: Path | None, *, short: bool) -> int:
+    """Measure how much of a rate limit is used, and how many calls are told to slow down.
+
+    Limits from 60 to 30,000 requests a minute, token limits and limits on calls at once, given or learned from
+    headers; takes about ten minutes.
+    """
+    from bench.throughput.limits import cases, describe, run_cases
+
+    report = run_cases(cases(bounded=short), folder=folder, told=_tell)
+    rows = [
+        (
+            describe(found.case),
+            f"{found.share:.1%}",
+            f"{found.calls:,}",
+            f"{found.throttled:,}",
+            f"{found.throttled_share:.2%}",
+            f"{found.steady_throttled:,}",
+        )
+        for found in report.found
+    ]
+    heads = ("limit", "used in steady state", "calls", "got a 429", "share", "in steady state")
+    _show("the use of rate limits · SIMULATED provider", heads, rows, report.load_before, report.load_after)
+    return _end("limits", report, as_json)
+
+
+@click.command()
+@click.option("--kills", "times", type=click.IntRange(0), default=200, show_default=True)
+@click.option("--calls", type=click.IntRange(10), default=20_000, show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of faults and instants.")
+@measured
+def kills(times: int, calls: int, seed: int, as_json: Path | None, folder: Path | None) -> int:
+    """Kill -9 a sweep under faults again and again, resume it, and let the provider's bill say what was repeated.
+
+    Nothing may be lost, and nothing repeated but calls that were on the wire when the process died.
+    """
+    from bench.throughput.kills import run_kills
+    from engine.money import usd
+
+    report = run_kills(kills=times, calls=calls, seed=seed, folder=folder, told=_tell)
+    rows = [
+        ("planned calls", f"{report.calls:,}", ""),
+        ("kills", f"{report.kills:,}", f"median life {report.life_s:.2f} s"),
+        ("completed", f"{report.completed:,}", ""),
+        ("failed", f"{report.failed:,}", "refused for good by a fault"),
+        ("lost", f"{report.lost:,}", "must be 0"),
+        ("billed twice", f"{report.billed_twice:,}", usd(report.billed_twice_nano)),
+        ("on the wire at kills", f"{report.on_the_wire_at_kills:,}", "the most that may be billed twice"),
+        ("engine's estimate", f"{report.engine_estimate_of_double_bills:,}", usd(report.engine_estimate_nano)),
+        ("billed for nothing", f"{report.billed_for_nothing:,}", "answers that a fault spoiled"),
+        ("bill", usd(report.billed_nano), "the provider's"),
+        ("ledger", usd(report.ledger_nano), "the engine's, what it can only assume included"),
+        ("agree to the nano-dollar", "yes" if report.exact else "NO", ""),
+    ]
+    heads = ("what", "number", "")
+    _show("a sweep that is killed · SIMULATED provider", heads, rows, report.load_before, report.load_after)
+    return _end("kills", report, as_json, holds=report.holds)
+
+
+@click.command()
+@click.option("--requests", type=click.IntRange(1000), default=1_000_000, show_default=True)
+@click.option("--send", type=click.IntRange(100), default=50_000, show_default=True, help="Requests sent on resuming.")
+@measured
+def scale(requests: int, send: int, as_json: Path | None, folder: Path | None) -> int:
+    """Plan and resume very many requests; memory stays flat, sending starts at once.
+
+    Takes about five minutes and two gigabytes for a million requests.
+    """
+    from bench.throughput.scale import MOST_MB, MOST_READY_S, MOST_STATUS_S, run_scale
+
+    report = run_scale(requests=requests, send=send, folder=folder, told=_tell)
+    wanted = {"plan": "", "send": f"first call within {MOST_READY_S:.0f} s", "status": f"within {MOST_STATUS_S:.0f} s"}
+    rows = [
+        (
+            name,
+            f"{step.seconds:,.1f}",
+            f"{step.ready_s:,.2f}",
+            f"{step.peak_mb:.0f}",
+            f"{wanted[name]} under {MOST_MB:.0f} MB".strip(),
+        )
+        for name, step in (("plan", report.plan), ("send", report.send), ("status", report.status))
+    ]
+    heads = ("step", "seconds", "ready after s", "peak MB", "target")
+    title = f"{requests:,} requests, {report.plan_per_s:,.0f} planned/s, store {report.store_mb:,.0f} MB"
+    _show(title, heads, rows, report.load_before, report.load_after)
+    return _end("scale", report, as_json, holds=report.holds)
+
+
+def _tell(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def _show(
+    title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], load_before: float, load_after: float
+) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from bench.throughput.process import machine
+
+    known = machine()
+    caption = (
+        f"{known['processors']} processors, {known['system']}, Python {known['python']}; other work:"
+        f" load {load_before:.1f} before, {load_after:.1f} after"
+    )
+    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
+    for place, head in enumerate(heads):
+        table.add_column(head, justify="left" if place == 0 or not head else "right")
+    for row in rows:
+        table.add_row(*row)
+    Console(markup=False, highlight=False).print(table)
+
+
+def _end(name: str, report: "msgspec.Struct", as_json: Path | None, *, holds: bool = True) -> int:
+    """Write the file, and say by the exit code whether what is promised held."""
+    import msgspec
+
+    from bench.throughput.process import machine
+    from engine.errors import UserError
+
+    if as_json is not None:
+        found = {"benchmark": name, "simulated": True, "machine": machine(), "result": report}
+        try:
+            as_json.parent.mkdir(parents=True, exist_ok=True)
+            as_json.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+        except OSError as error:
+            raise UserError(f"the figures cannot be written: {error.strerror}", where=str(as_json)) from error
+    if not holds:
+        click.echo(f"bench {name}: what is promised did not hold", err=True)
+    return int(Exit.COMPLETE if holds else Exit.DEFECT)

@@ -1,0 +1,161 @@
+"""Batch files on this machine's disk: read and written in pieces by threads, whole or not there at all.
+
+Errors of the disk are the user's to mend, never a broken connection. Must not know: the network, what a line means.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import BinaryIO, Final, TypeVar
+
+import msgspec
+import orjson
+
+from engine.errors import ErrorClass, ProviderError, UserError
+from providers.batch_rows import LONGEST_LINE
+
+PIECE: Final = 1 << 20
+LONGEST_NAME: Final = 100
+TRUNCATED: Final = "truncated_download"
+
+T = TypeVar("T")
+
+
+class Expected(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known about a download: bytes, fewest lines. What is not `sure` yields to two downloads that agree.
+
+    A service that describes its files wrongly would otherwise keep us from ever having them.
+    """
+
+    size: int | None = None
+    lines: int | None = None
+    sure: bool = False
+
+    def misses(self, size: int, lines: int) -> bool:
+        """Whether a download of this length is not as it should be."""
+        return (self.size is not None and size != self.size) or (self.lines is not None and lines < self.lines)
+
+
+class Writer:
+    """Gathers pieces and writes them out by thread, a mebibyte at a time."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.size = 0
+        self._file, self._held = file, bytearray()
+
+    async def take(self, piece: bytes) -> bool:
+        """Take a piece; more is always wanted."""
+        self.size += len(piece)
+        self._held += piece
+        if len(self._held) >= PIECE:
+            await self._write()
+        return True
+
+    async def finish(self) -> None:
+        """Write the rest and force everything to the disk."""
+        await self._write()
+        await asyncio.to_thread(_on_disk, lambda: os.fsync(self._file.fileno()), self._file.name)
+
+    async def _write(self) -> None:
+        held, self._held = self._held, bytearray()
+        await asyncio.to_thread(_on_disk, lambda: (self._file.write(held), self._file.flush()), self._file.name)
+
+
+async def pieces(path: Path, *, before: bytes = b"", after: bytes = b"") -> AsyncIterator[bytes]:
+    """Yield a file piece by piece between two short texts; raises UserError when it cannot be read."""
+    if before:
+        yield before
+    with await asyncio.to_thread(_on_disk, lambda: path.open("rb"), str(path)) as file:
+        while piece := await asyncio.to_thread(_on_disk, lambda: file.read(PIECE), str(path)):
+            yield piece
+    if after:
+        yield after
+
+
+def file_size(path: Path) -> int:
+    """Return the bytes of a file; raises UserError when it cannot be read."""
+    return _on_disk(lambda: path.stat().st_size, str(path))
+
+
+def last_byte(path: Path) -> bytes:
+    """Return the last byte of a file, none of an empty one; raises UserError when it cannot be read."""
+
+    def act() -> bytes:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+            return file.read(1)
+
+    return _on_disk(act, str(path))
+
+
+def results_file(folder: Path, batch_id: str, reference: str) -> Path:
+    """Return where one results file of a batch is kept; ids become harmless file names."""
+    return folder / f"{_harmless(batch_id)}.{_harmless(reference)}.jsonl"
+
+
+def open_new(part: Path) -> BinaryIO:
+    """Return a new file, its folder made; raises UserError."""
+
+    def act() -> BinaryIO:
+        part.parent.mkdir(parents=True, exist_ok=True)
+        return part.open("wb")
+
+    return _on_disk(act, part)
+
+
+def put_in_place(part: Path, target: Path) -> None:
+    """Give a whole file its name, durably; raises UserError."""
+
+    def act() -> None:
+        part.replace(target)
+        if os.name == "nt":
+            return  # folders cannot be opened there
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    _on_disk(act, target)
+
+
+def whole_lines(path: Path) -> int:
+    """Return the number of lines; raises ProviderError when the last one is cut short."""
+    count, tail = 0, bytearray()
+    with path.open("rb") as file:
+        while piece := file.read(PIECE):
+            count += piece.count(b"\n")
+            before, end, after = piece.rpartition(b"\n")
+            del before
+            tail = bytearray(after) if end else tail + after
+            if len(tail) > LONGEST_LINE:
+                raise truncated("a line has no end")
+    if not tail:
+        return count
+    try:
+        orjson.loads(tail)
+    except orjson.JSONDecodeError:
+        raise truncated("the last line is cut short") from None
+    return count + 1
+
+
+def truncated(how: str) -> ProviderError:
+    """Return the error of a download that is not whole."""
+    return ProviderError(ErrorClass.TRANSIENT, f"the results did not arrive whole: {how}", code=TRUNCATED)
+
+
+def _harmless(text: str) -> str:
+    safe = "".join(char if char.isascii() and (char.isalnum() or char in "-_") else "-" for char in text)
+    return safe[:LONGEST_NAME]
+
+
+def _on_disk(act: Callable[[], T], where: object) -> T:
+    try:
+        return act()
+    except OSError as error:
+        raise UserError(
+            f"a batch file cannot be used: {error.strerror or error}",
+            where=str(where),
+            mend="free the disk or the path",
+        ) from None
