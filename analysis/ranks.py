@@ -15,9 +15,10 @@ _CELLS: Final = 2**18
 # products are not quite: good enough for the percentiles of many resamples, not for a point estimate.
 _SINGLE_BELOW: Final = 1_000_000
 _MANY: Final = 100
-# Pairs from which on the sum over triples of clusters is cheaper than the sum over pairs, as clusters**3 over this; and
-# clusters up to which its table of triples is of a reasonable size.
+# From so many pairs on the sum over triples of clusters is cheaper than the sum over pairs: clusters**3 over this, or
+# the least. Up to so many clusters its table of triples is of a reasonable size.
 _TRIPLES_PER_PAIR: Final = 256
+_LEAST_PAIRS: Final = 4_000
 _MOST_CLUSTERS: Final = 300
 
 _Reals = NDArray[np.floating]
@@ -65,7 +66,8 @@ def resampled_spearman(x: Number, y: Number, cluster: IntArray, multiplicities: 
     clusters = multiplicities.shape[1]
     first, second = (_side(values, cluster, clusters, kind) for values in (x, y))
     pairs, repeats = np.unique(np.stack([cluster, first.block, second.block]), axis=1, return_counts=True)
-    many = len(repeats) > clusters**3 // _TRIPLES_PER_PAIR and clusters <= _MOST_CLUSTERS
+    most = max(clusters**3 // _TRIPLES_PER_PAIR, _LEAST_PAIRS)
+    many = len(repeats) > most and clusters <= _MOST_CLUSTERS
     triples = _folded_triples(first, second, cluster, clusters, kind) if many else None
     chunk = max(_CELLS // (clusters if many else len(repeats)), 1)
     result = np.empty(len(multiplicities))

@@ -112,9 +112,7 @@ def sheet(table: Table, warnings: Sequence[str]) -> Sheet:
     return Sheet(
         name=table.name,
         title=visible(table.title),
-        headings=tuple(
-            Cell(heading, "", number) for heading, number in zip(headings(table), numbers, strict=True)
-        ),
+        headings=tuple(Cell(heading, "", number) for heading, number in zip(headings(table), numbers, strict=True)),
         rows=tuple(tuple(_cells(row, table.columns)) for row in table.rows),
         notes=tuple(footnotes(table)),
         download=csv_link(table, warnings),

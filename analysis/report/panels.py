@@ -45,9 +45,7 @@ def accumulation(tables: Tables, _subjects: Sequence[str]) -> Drawing | None:
     """Draw the mean number of inferred attributes in memory over the rounds."""
     table = tables["accumulation_rounds"]
     prompts = set(table.column("prompt"))
-    names = [
-        f"{row['model']} {row['prompt']}" if len(prompts) > 1 else str(row["model"]) for row in table.named_rows()
-    ]
+    names = [f"{row['model']} {row['prompt']}" if len(prompts) > 1 else str(row["model"]) for row in table.named_rows()]
     curves = [Curve(name=name, **_along(table, index, ROUND)) for index, name in enumerate(names)]
     return _panels(
         curves,

@@ -88,9 +88,12 @@ def _facts(manifest: Mapping[str, object], more: Mapping[str, object]) -> Iterat
 def _models(models: Mapping[str, object]) -> Iterator[tuple[str, ...]]:
     for alias, entry in models.items():
         fields = _mapping(entry)
-        yield inert(alias), *(
-            _price(fields.get(name)) if name == "price" else readable(_text(fields.get(name, "")))
-            for name in MODEL_FIELDS
+        yield (
+            inert(alias),
+            *(
+                _price(fields.get(name)) if name == "price" else readable(_text(fields.get(name, "")))
+                for name in MODEL_FIELDS
+            ),
         )
 
 

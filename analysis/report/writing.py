@@ -32,9 +32,7 @@ class Written:
     total: int
 
 
-def write(
-    store: Path, out: Path, settings: Settings, *, sweep: str = "", explore: int | None = EXPLORED
-) -> Written:
+def write(store: Path, out: Path, settings: Settings, *, sweep: str = "", explore: int | None = EXPLORED) -> Written:
     """Write the report of one sweep.
 
     Parameters

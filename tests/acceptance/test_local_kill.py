@@ -44,9 +44,8 @@ def start(folder: Path) -> subprocess.Popen[bytes]:
     """Start `mirage run` on the sweep in `folder`."""
     (folder / "sweep.toml").write_text(SWEEP, encoding="utf-8")
     command = [sys.executable, "-m", "bench", "run", "sweep.toml", "--plain", "--no-tables"]
-    return subprocess.Popen(
-        command, cwd=folder, env=environment(), stdout=subprocess.DEVNULL, stderr=(folder / "log").open("ab")
-    )
+    with (folder / "log").open("ab") as log:
+        return subprocess.Popen(command, cwd=folder, env=environment(), stdout=subprocess.DEVNULL, stderr=log)
 
 
 def environment() -> dict[str, str]:

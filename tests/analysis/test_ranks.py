@@ -23,15 +23,15 @@ def built(x: np.ndarray, y: np.ndarray, cluster: np.ndarray, row: np.ndarray) ->
     return float(spearmanr(first, second).statistic)
 
 
-@pytest.mark.parametrize("limit", [0, 10**9], ids=["over triples", "over pairs"])
+@pytest.mark.parametrize("least", [0, 10**9], ids=["over triples", "over pairs"])
 @given(pairs=PAIRS, seed=st.integers(0, 2**16))
 @settings(max_examples=60)
-def test_both_ways_agree_with_building_every_resample(limit: int, pairs: list[tuple[int, int, int]], seed: int) -> None:
+def test_both_ways_agree_with_building_every_resample(least: int, pairs: list[tuple[int, int, int]], seed: int) -> None:
     """Ties, empty clusters and constant resamples included; whichever way is the cheaper one."""
     x, y, cluster = (np.array(column) for column in zip(*pairs, strict=True))
     drawn = draw_resamples(5, 12, np.random.default_rng(seed)).multiplicities
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ranks, "_MOST_CLUSTERS", 0 if limit else 10**9)
+        patch.setattr(ranks, "_LEAST_PAIRS", least)
         found = resampled_spearman(x, y, cluster, drawn)
     wanted = [built(x, y, cluster, row) for row in drawn]
     np.testing.assert_allclose(found, wanted, atol=1e-12)
@@ -50,4 +50,4 @@ def test_single_precision_keeps_six_digits(pairs: int, rng: np.random.Generator)
 
 def test_both_ways_are_taken() -> None:
     """The bound between them lies where a sweep with many samples is on one side and one with few on the other."""
-    assert 900 < 150**3 // ranks._TRIPLES_PER_PAIR < 63_000
+    assert 900 < max(ranks._LEAST_PAIRS, 150**3 // ranks._TRIPLES_PER_PAIR) < 63_000

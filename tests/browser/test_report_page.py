@@ -281,7 +281,9 @@ def test_figures_follow_the_scheme(plain_page: Path, open_page: OpenPage) -> Non
     fills = []
     for scheme in ("light", "dark"):
         page, _ = open_page(plain_page, color_scheme=scheme)
-        fills.append(page.locator("#leaderboard svg text.f-ink").first.evaluate("(text) => getComputedStyle(text).fill"))
+        fills.append(
+            page.locator("#leaderboard svg text.f-ink").first.evaluate("(text) => getComputedStyle(text).fill")
+        )
     assert fills == ["rgb(28, 30, 34)", "rgb(236, 237, 240)"]
 
 
