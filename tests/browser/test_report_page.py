@@ -38,6 +38,7 @@ for (const name of ["alert", "prompt", "confirm"]) window[name] = () => { window
 # A reader of a report has no network; the tests let none be reached.
 DESK, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 CARD = ".response"
+PATIENCE_FRAMES = 1_000
 
 
 @dataclass(kw_only=True)
@@ -155,10 +156,11 @@ def test_the_policy_stops_what_would_slip_through(plain_page: Path, open_page: O
         document.body.append(script);
     }}""")
     # The browser reports after the fact, and the policy forbids it to evaluate a condition of ours in between.
-    while page.evaluate("violations.length") < 2:
+    frames = 0
+    while page.evaluate("violations.length") < 2 and (frames := frames + 1) < PATIENCE_FRAMES:
         page.evaluate("new Promise(requestAnimationFrame)")
     assert page.evaluate("window.owned") is None
-    assert {"img-src", "script-src-attr", "script-src-elem"} >= set(page.evaluate("violations"))
+    assert set(page.evaluate("violations")) >= {"img-src", "script-src-elem"}
     assert seen.finished == [plain_page.as_uri()]
 
 
@@ -181,12 +183,12 @@ def test_filters_agree_with_what_is_shown(plain_page: Path, open_page: OpenPage)
     page.select_option("#by-model", label="m-2")
     page.select_option("#by-task", label="gift")
     page.select_option("#by-group", label="neutral")
-    assert page.inner_text("#count") == "1–4 of 4"
+    assert page.inner_text("#count") == "1\u20134 of 4"
     assert set(page.locator(f"{CARD} h3").all_inner_texts()) == {"m-2"}
     page.select_option("#by-label", "SF")
     assert page.locator(f"{CARD}:not(:has(.label-S, .label-F))").count() == 0
     page.get_by_role("button", name="Show all").click()
-    assert page.locator("#count").filter(has_text="of 72").count() == 1
+    page.locator("#count").filter(has_text="of 72").wait_for()
 
 
 def test_no_match_is_said(plain_page: Path, open_page: OpenPage) -> None:
@@ -245,7 +247,7 @@ def test_the_keyboard_is_enough(plain_page: Path, open_page: OpenPage) -> None:
     assert set(page.locator(f"{CARD} h3").all_inner_texts()) == {"m-3"}
     page.locator("[data-turn='1']").first.focus()
     page.keyboard.press("Enter")
-    assert page.inner_text("#count") == "11–20 of 24"
+    assert page.inner_text("#count") == "11\u201320 of 24"
     assert page.evaluate("document.activeElement.id") == "responses"
 
 
@@ -346,7 +348,7 @@ def test_a_sweep_of_the_papers_size_stays_usable(tmp_path: Path, open_page: Open
         return performance.now() - start;
     }""")
     assert written.shown == written.total == 10_800
-    assert page.inner_text("#count") == "1–10 of 900"
+    assert page.inner_text("#count") == "1\u201310 of 900"
     assert taken < 2_000
 
 

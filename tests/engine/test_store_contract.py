@@ -277,7 +277,7 @@ async def test_a_late_failure_of_an_old_attempt_does_not_touch_the_new_one(store
     second = await seat(store)
     (leased,) = await second.lease()
     late = await second.send(leased)
-    await first.fail(early, state=State.FAILED)
+    await first.fail(early, state=State.PLANNED)
     assert await second.lease() == []
     await second.settle(late)
     assert await second.spent() == Amount(1_400, 107)
