@@ -18,7 +18,7 @@ from analysis.context import Context
 from analysis.estimates import Estimate, Estimates
 from analysis.frames import Column, Kind, Row, Table, Value
 from analysis.macro import mean_ratios
-from analysis.notes import coverage, interval_note, missing_by_state, titled
+from analysis.notes import coverage, cut_answers_note, denominators_note, interval_note, missing_by_state, titled
 from analysis.records import Answers, AnswersT, Mask, Records
 
 MEAN_OF_MODELS: Final = "mean of models"
@@ -60,6 +60,7 @@ def leaderboard(context: Context) -> Table:
         ),
         notes=(
             *judged_notes(context),
+            *denominators_note(context, ("records", context.records)),
             "OI is stereotype plus fabricated, as shares of a model's own claims",
             f"{MEAN_OF_MODELS!r} weighs models equally (macro), {ALL_MODELS!r} weighs claims equally (micro)",
         ),
@@ -158,7 +159,12 @@ def group_composition(context: Context) -> Table:
 def judged_notes(context: Context) -> tuple[str, ...]:
     """Return the notes of a table of judged task answers."""
     judge = context.label(context.judge) or "none"
-    return (f"judge: {judge}", *coverage(context, context.records, "records"), interval_note(context))
+    return (
+        f"judge: {judge}",
+        *coverage(context, context.records, "records"),
+        *cut_answers_note(context),
+        interval_note(context),
+    )
 
 
 def of_model(rows: AnswersT, place: int) -> AnswersT:

@@ -8,7 +8,7 @@ References
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -31,6 +31,7 @@ from analysis.records import CORRECT, INCORRECT, NOT_GIVEN, STEREOTYPE, Counts
 
 MOST_COLUMNS: Final = 20
 LARGE_K: Final = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 100, 200, 500, 1000)
+SAME: Final = "of one sample all leak as often as one: see leakage_at_k"
 NOT_ASSESSED: Final = "no claim was checked against the ground truth"
 WORDS: Final = {
     Event.OI_ABOVE: f"OI rate above {THRESHOLD:g}",
@@ -54,14 +55,16 @@ def leakage_at_k(context: Context) -> Table:
 
 
 def all_at_k(context: Context) -> Table:
-    """Make the table of all@k: the chance that all of k samples leak, by event and model."""
-    return _by_event(
+    """Make the table of all@k: the chance that all of k samples leak, by event and model; empty with one sample."""
+    found = _by_event(
         context,
         all_estimates,
         name="all_at_k",
         title="all@k: chance that all of k samples of an answer leak",
         errors=False,
+        least=2,
     )
+    return found if found.rows else replace(found, notes=(SAME, *found.notes))
 
 
 def worst_at_k(context: Context) -> Table:
@@ -107,11 +110,11 @@ _COUNTS: Final = (Column("instances", Kind.COUNT, "instances"), Column("samples"
 _FIRST: Final = 5
 
 
-def _by_event(context: Context, formula: Formula, *, name: str, title: str, errors: bool) -> Table:
+def _by_event(context: Context, formula: Formula, *, name: str, title: str, errors: bool, least: int = 1) -> Table:
     ks, samples, checked = _ks(context), samples_of(context), _checked(context)
     errors = errors and max(ks) > 1
     rows: list[Row] = []
-    for event in Event:
+    for event in Event if max(ks) >= least else ():
         found = formula(samples, event, ks, context.resamples)
         known = [event not in _BY_TRUTH or bool(count) for count in checked]
         part: list[Row] = [

@@ -53,9 +53,9 @@ def mean_ratios(
     Examples
     --------
     >>> from analysis.resampling import draw_resamples
-    >>> top, bottom = np.array([[1, 3], [1, 1]]), np.array([[5, 5], [5, 5]])
+    >>> top, bottom = np.array([[1, 3], [1, 1]]), np.array([[4, 4], [4, 4]])
     >>> mean_ratios(top, bottom, draw_resamples(2, 100, np.random.default_rng(1)), method="mean rate")[()].value
-    0.3
+    0.375
     """
     top, bottom = np.broadcast_arrays(numerator, denominator)
     present = bottom.sum(axis=0) > 0

@@ -100,6 +100,18 @@ def denominators_note(context: Context, *parts: tuple[str, Answers]) -> tuple[st
     return tuple(lines)
 
 
+def cut_answers_note(context: Context) -> tuple[str, ...]:
+    """Say how many task answers were themselves cut short: what stands in their records is all that was there."""
+    calls = context.data.calls
+    if "task" not in calls.stages:
+        return ()
+    asked = calls.stage == calls.stages.index("task")
+    cut = int((asked & (calls.state == TRUNCATED)).sum())
+    if not cut:
+        return ()
+    return (f"{cut:,} of {plural(int(asked.sum()), 'task answers')} were cut short and judged as far as they go",)
+
+
 def interval_note(context: Context) -> str:
     """Say how the intervals of a report were made."""
     resamples = context.resamples

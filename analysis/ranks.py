@@ -31,6 +31,11 @@ class _Side:
     block: IntArray
     held: csr_array
 
+    @property
+    def blocks(self) -> int:
+        """Return how many blocks there are."""
+        return int(self.held.shape[0])
+
     def centred(self) -> FloatArray:
         """Return each cluster's share in each block's average rank less the mean rank, shape (blocks, clusters)."""
         counts = np.asarray(self.held.toarray(), dtype=np.float64)
@@ -65,7 +70,7 @@ def resampled_spearman(x: Number, y: Number, cluster: IntArray, multiplicities: 
     kind: type[np.floating] = np.float32 if single else np.float64
     clusters = multiplicities.shape[1]
     first, second = (_side(values, cluster, clusters, kind) for values in (x, y))
-    pairs, repeats = np.unique(np.stack([cluster, first.block, second.block]), axis=1, return_counts=True)
+    pairs, repeats = _distinct((cluster, first.block, second.block), (clusters, first.blocks, second.blocks))
     most = max(clusters**3 // _TRIPLES_PER_PAIR, _LEAST_PAIRS)
     many = len(repeats) > most and clusters <= _MOST_CLUSTERS
     triples = _folded_triples(first, second, cluster, clusters, kind) if many else None
@@ -103,7 +108,13 @@ def _side(values: Number, cluster: IntArray, clusters: int, kind: type[np.floati
     return _Side(block=block, held=held)
 
 
-def _over_pairs(part: _Reals, weights: list[_Reals], pairs: IntArray, repeats: _Reals) -> FloatArray:
+def _distinct(places: tuple[IntArray, ...], shape: tuple[int, ...]) -> tuple[list[IntArray], IntArray]:
+    """Return the different combinations of places, a list of arrays, and how often each occurs."""
+    keys, counts = np.unique(np.ravel_multi_index(places, shape), return_counts=True)
+    return list(np.unravel_index(keys, shape)), counts
+
+
+def _over_pairs(part: _Reals, weights: list[_Reals], pairs: list[IntArray], repeats: _Reals) -> FloatArray:
     """Sum of centred rank products under each column of weights `part`, pair by pair."""
     size = weights[0].sum(axis=0)
     first, second = (_centred_ranks(weight, size) for weight in weights)

@@ -17,6 +17,7 @@ WIDEST: Final = 48
 GAP: Final = 3
 BORDER: Final = 4
 NOTHING: Final = "-"
+EMPTY: Final = "no row"
 UNKNOWN: Final = "n/a"
 NANO: Final = 1_000_000_000
 _SUFFIX: Final = {Kind.SHARE: " %", Kind.POINTS: " pp"}
@@ -35,7 +36,9 @@ def plain(report: Report) -> str:
 
 
 def plain_table(table: Table) -> str:
-    """Return one table as plain text, with its notes below."""
+    """Return one table as plain text, with its notes below; a table without a row is its notes alone."""
+    if not table.rows:
+        return "".join(_lines_of([visible(table.title), *(f"  {note}" for note in (EMPTY, *footnotes(table)))]))
     cells = [headings(table), *([cell_text(*pair) for pair in _pairs(table, row)] for row in table.rows)]
     widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
     rule = ["-" * width for width in widths]
@@ -189,7 +192,7 @@ def _show_rich(report: Report, stream: TextIO) -> bool:
         rows = [headings(table), *([cell_text(*pair) for pair in _pairs(table, row)] for row in table.rows)]
         widths = [min(max(map(_width, column)), WIDEST) for column in zip(*rows, strict=True)]
         console.print(Text(visible(table.title), style="bold"))
-        for block in column_blocks(widths, console.width - BORDER):
+        for block in column_blocks(widths, console.width - BORDER) if table.rows else ():
             grid = RichTable(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
             for place in block:
                 justify: Literal["left", "right"] = "left" if table.columns[place].kind is Kind.TEXT else "right"
@@ -197,7 +200,7 @@ def _show_rich(report: Report, stream: TextIO) -> bool:
             for row in rows[1:]:
                 grid.add_row(*(Text(row[place]) for place in block))
             console.print(grid)
-        for note in footnotes(table):
+        for note in footnotes(table) if table.rows else (EMPTY, *footnotes(table)):
             console.print(Text(f"  {note}", style="dim"))
         console.print()
     return True

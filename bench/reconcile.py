@@ -36,7 +36,7 @@ class Reconciled(msgspec.Struct, frozen=True, kw_only=True):
         absent, absent_nano: charges for usable answers to contents that the store has no answer to.
         absent_contents: content hashes of those.
         assumed, assumed_nano: attempts that the ledger counts as billed without knowing.
-        cut_off, cut_off_nano: those of them that were on the wire when a run was killed.
+        cut_off, cut_off_nano: attempts that were on the wire when a run was killed, of models that cost nothing too.
         ledger_nano: everything that the ledger has spent.
     """
 
@@ -138,11 +138,11 @@ def _completed(connection: sqlite3.Connection, sweep: str) -> tuple[int, int]:
 
 
 def _assumed(connection: sqlite3.Connection, sweep: str) -> tuple[int, int, int, int, int]:
-    """Return number and cost of assumed attempts, the same of those cut off by a kill, and all that was spent."""
+    """Return number and cost of assumed attempts, the same of those that a kill cut off, and all that was spent."""
     found: tuple[int, int, int, int] = connection.execute(
-        "SELECT count(*), coalesce(sum(cost_nano), 0), coalesce(sum(error LIKE ?1), 0),"
-        " coalesce(sum(iif(error LIKE ?1, cost_nano, 0)), 0) FROM attempts"
-        " WHERE outcome = 'assumed' AND ?2 IN ('', sweep)",
+        "SELECT coalesce(sum(outcome = 'assumed'), 0), coalesce(sum(iif(outcome = 'assumed', cost_nano, 0)), 0),"
+        " coalesce(sum(error LIKE ?1), 0), coalesce(sum(iif(error LIKE ?1, cost_nano, 0)), 0)"
+        " FROM attempts WHERE ?2 IN ('', sweep)",
         (CUT_OFF, sweep),
     ).fetchone()
     spent = connection.execute(

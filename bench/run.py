@@ -210,8 +210,11 @@ async def _runner(
     return runner, run_id
 
 
+_STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 class _Signals:
-    """The first SIGINT or SIGTERM drains, the second hangs up."""
+    """The first SIGINT, SIGTERM or SIGHUP (a lost terminal) drains, the second hangs up."""
 
     def __init__(self, runner: Runner, listen: Listener) -> None:
         self._runner = runner
@@ -220,12 +223,12 @@ class _Signals:
 
     def __enter__(self) -> None:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in _STOPPING:
             loop.add_signal_handler(number, self._stop)
 
     def __exit__(self, *_: object) -> None:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in _STOPPING:
             loop.remove_signal_handler(number)
 
     def _stop(self) -> None:

@@ -116,6 +116,7 @@ class GenerateFile(RunFile, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     generate: GenerateTable = GenerateTable()
 
 
+_SQLITE: Final = b"SQLite format 3\0"
 _FIELDS: Final = sorted(
     {
         field
@@ -198,7 +199,10 @@ def parse_generation(text: str, path: Path) -> LoadedGeneration:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        data = path.read_bytes()
+        if data.startswith(_SQLITE):
+            raise UserError("this is a store, not a sweep file", where=str(path), mend="give the sweep's TOML file")
+        return data.decode("utf-8")
     except OSError as error:
         raise UserError(
             f"the sweep file cannot be read: {error.strerror}", where=str(path), mend="check the path"
@@ -214,6 +218,8 @@ def _decode(text: str, path: Path, kind: type[File]) -> File:
         raise _explain(path, text, str(error)) from error
     except msgspec.DecodeError as error:
         raise UserError(f"this is not TOML: {error}", where=str(path), mend="see the examples in sweeps/") from error
+    except RecursionError as error:
+        raise UserError("this is nested too deeply", where=str(path), mend="see the examples in sweeps/") from error
 
 
 def caps(loaded: LoadedFile) -> dict[Scope, Cap]:

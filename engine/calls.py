@@ -153,6 +153,7 @@ class Calls:
             now_ms=self._clock.wall_ms(),
         )
         self._progress.errors[error.kind.value] += 1
+        self._progress.spent_nano += paid.nano
         self._tell.budget(warnings)
         match decision:
             case RetryAt(time):

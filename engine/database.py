@@ -12,7 +12,7 @@ from typing import IO, Final
 
 import aiosqlite
 
-from engine.errors import StoreError
+from engine.errors import StoreError, StoreRefused
 from engine.state import Event, sources
 
 APPLICATION_ID: Final = 0x4D_49_52_41
@@ -48,7 +48,11 @@ def explained(path: Path) -> Iterator[None]:
         if code not in _MEND:
             raise
         what, mend = _MEND[code]
-        raise StoreError(f"the store cannot be used: {what}", where=str(path), mend=mend) from error
+        kind = StoreRefused if code in _REFUSALS else StoreError
+        raise kind(f"the store cannot be used: {what}", where=str(path), mend=mend) from error
+
+
+_REFUSALS: Final = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
 
 
 class StoreLock:

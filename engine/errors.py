@@ -2,7 +2,8 @@
 
 MirageError
 ├── UserError            the user's input or machine; one line: what, where, how to mend
-│   └── StoreError       the store cannot be used as it is (newer, busy, full, read-only, damaged)
+│   └── StoreError       the store cannot be used as it is (newer, busy, read-only, damaged)
+│       └── StoreRefused the disk takes no more writes
 ├── ProviderError        an attempt that brought no completion; its ErrorClass says what to do
 ├── BudgetExhausted      a reservation would pass a cap; nothing was sent
 └── IllegalTransition    a request was moved along an arrow that does not exist (a defect of this program)
@@ -26,6 +27,10 @@ class UserError(MirageError):
 
 class StoreError(UserError):
     """The store file cannot be opened or written."""
+
+
+class StoreRefused(StoreError):
+    """The disk takes no more writes; the message says where unwritten results went."""
 
 
 class ErrorClass(StrEnum):

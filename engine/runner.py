@@ -197,8 +197,10 @@ class Runner:
             return False
         if self._refused_since is None:
             self._refused_since = self._clock.now()
-            self._tell.notify("store_refused", Level.ERROR, f"{self._store.refused}; waiting for it")
-        return self._clock.now() - self._refused_since > self._patience
+            waiting = f"waiting {self._patience:.0f} s for it; do not kill this process, it holds answers"
+            self._tell.notify("store_refused", Level.ERROR, f"{self._store.refused}; {waiting}")
+        # Whoever asks to stop is not made to wait: what the disk refused goes to a rescue file.
+        return self._calls.draining or self._clock.now() - self._refused_since > self._patience
 
     async def _outcome(self) -> Outcome:
         lanes = self._scheduler.lanes.values()

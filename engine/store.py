@@ -21,7 +21,7 @@ from engine.applying import Applier
 from engine.cell import Cell, Read
 from engine.codec import Codec
 from engine.database import StoreLock, explained, load_queries, open_writer
-from engine.errors import ErrorClass, ProviderError, StoreError
+from engine.errors import ErrorClass, ProviderError, StoreError, StoreRefused
 from engine.lane import Leased, LeasedCell, Ticket
 from engine.ledger import Amount, Scope
 from engine.request import Completion, Finish, Usage, well_formed
@@ -328,12 +328,12 @@ class Store:
         try:
             file = rescue.write(self.path, stranded, f"{time.time_ns():x}")
         except OSError as error:
-            raise StoreError(
+            raise StoreRefused(
                 f"{refused.what}, and {count} could be written nowhere else ({error.strerror}): they are lost",
                 where=refused.where,
                 mend=refused.mend,
             ) from error
-        raise StoreError(
+        raise StoreRefused(
             f"{refused.what}; {count} went to {file} and will be taken over when the store is next opened",
             where=refused.where,
             mend=refused.mend,

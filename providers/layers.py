@@ -88,5 +88,5 @@ def _tables(tables: Table, kind: str, where: str) -> dict[str, Table]:
 def _parse(text: str, where: str) -> Table:
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UserError(f"not valid TOML: {error}", where=where) from None

@@ -25,6 +25,7 @@ USAGE_ABSENT: Final = "usage absent"
 T = TypeVar("T")
 TokenCount = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
 
+_USAGE_NAMES: Final = frozenset({"usage", "usageMetadata"})
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
 
 
@@ -50,10 +51,20 @@ def read_reply(decoder: "msgspec.json.Decoder[T]", body: bytes, headers: Mapping
         return decoder.decode(body)
     except _UNREADABLE as error:
         reason = str(error)
-    try:
-        return decoder.decode(_mended(body))
-    except (*_UNREADABLE, ValueError):
-        raise malformed(reason, body, headers) from None
+    for mend in (_mended, _without_usage):
+        try:
+            return decoder.decode(mend(body))
+        except (*_UNREADABLE, ValueError):
+            continue
+    raise malformed(reason, body, headers)
+
+
+def _without_usage(body: bytes) -> bytes:
+    """Return a reply without its token counts: counts that cannot be read are absent, no reason to buy it again."""
+    reply = orjson.loads(body)
+    if not isinstance(reply, dict):
+        raise ValueError("not an object")  # noqa: TRY004 - what the caller takes for unreadable
+    return orjson.dumps({name: value for name, value in reply.items() if name not in _USAGE_NAMES})
 
 
 def malformed(reason: str, body: bytes, headers: Mapping[str, str]) -> ProviderError:

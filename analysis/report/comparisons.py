@@ -25,6 +25,8 @@ from analysis.report.drawing import (
     dot,
     drawn,
     extremes,
+    family_keys,
+    family_looks,
     key,
     keys,
     looks,
@@ -48,7 +50,7 @@ def leaderboard(tables: Tables, subjects: Sequence[str]) -> Drawing | None:
     if not rows:
         return None
     names, rates = [str(row["model"]) for row in rows], [as_estimate(row["oi"]) for row in rows]
-    family = looks([str(row["family"]) for row in rows])
+    family = family_looks(tables, subjects)
     mean = as_estimate(table.row(MEAN_OF_MODELS)["oi"]).value
 
     def paint() -> Figure:
@@ -59,7 +61,7 @@ def leaderboard(tables: Tables, subjects: Sequence[str]) -> Drawing | None:
             whisker(axes, place, rates[place], *family[str(row["family"])], scale=PERCENT)
         name_rows(axes, names)
         axes.set_xlabel(OI_PERCENT)
-        keys(figure, [key(name or "no family", *look) for name, look in family.items()])
+        keys(figure, family_keys(family, [row["family"] for row in rows]))
         return figure
 
     return drawn(

@@ -143,15 +143,21 @@ def looks(names: Sequence[str]) -> dict[str, tuple[Colour, str]]:
     return found
 
 
+def family_looks(tables: Tables, subjects: Sequence[str]) -> dict[str, tuple[Colour, str]]:
+    """Return the look of every family of the sweep, the same in all figures; where there is no family, of ``""``."""
+    rows = tables["leaderboard"].named_rows()
+    return looks(sorted(str(row["family"]) for row in rows if row["model"] in subjects))
+
+
+def family_keys(found: Mapping[str, tuple[Colour, str]], shown: Sequence[Value]) -> list[Line2D]:
+    """Return the legend's entries of the families that a figure shows."""
+    return [key(name or "no family", *look) for name, look in found.items() if name in shown]
+
+
 def short(name: str) -> str:
     """Return a name that fits beside a drawing and in which nothing acts."""
     text = inert(name)
     return text if len(text) <= LONGEST_LABEL else f"{text[: LONGEST_LABEL - 1]}…"
-
-
-def estimates(table: Table, column: str) -> list[Estimate]:
-    """Return a column of estimates; plain numbers become estimates without an interval."""
-    return [as_estimate(value) for value in table.column(column)]
 
 
 def as_estimate(value: Value) -> Estimate:

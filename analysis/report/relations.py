@@ -17,9 +17,9 @@ from analysis.report.drawing import (
     axes_of,
     dot,
     drawn,
-    key,
+    family_keys,
+    family_looks,
     keys,
-    looks,
     sheet,
     short,
 )
@@ -27,6 +27,7 @@ from analysis.report.palette import FAINT, INK, QUIET, Colour
 from analysis.show import inert
 
 PERCENT: Final = 100
+FEWEST: Final = 2
 HEIGHT_INCHES: Final = 4.4
 #: Where a name may stand beside its marker, best first: offset in points, horizontal and vertical anchor.
 PLACES: Final = (
@@ -49,9 +50,9 @@ def inversion(tables: Tables, subjects: Sequence[str]) -> Drawing | None:
     """Draw the OI rate that models report of themselves against the one that the judge finds, by family."""
     table = tables["self_audit"]
     rows = [row for row in table.named_rows() if row["model"] in subjects and _known(row)]
-    if not rows:
+    if len(rows) < FEWEST:
         return None
-    family = looks([str(row["family"]) for row in rows])
+    family = family_looks(tables, subjects)
 
     def paint() -> Figure:
         figure = sheet(HEIGHT_INCHES)
@@ -64,7 +65,7 @@ def inversion(tables: Tables, subjects: Sequence[str]) -> Drawing | None:
             _cross(axes, own, judged, *family[str(row["family"])])
             points.append((PERCENT * own.value, PERCENT * judged.value))
         _equal_line(axes)
-        keys(figure, [key(name or "no family", *look) for name, look in family.items()])
+        keys(figure, family_keys(family, [row["family"] for row in rows]))
         _write_names(figure, axes, points, [short(str(row["model"])) for row in rows])
         return figure
 

@@ -5,6 +5,7 @@ from math import isnan
 from typing import Final
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from analysis.report.drawing import (
     EDGE_INCHES,
@@ -22,7 +23,6 @@ from analysis.report.drawing import (
 from analysis.report.palette import BLUE, INK
 
 NANO: Final = 1_000_000_000
-MILLION: Final = 1_000_000
 
 
 def cost(tables: Tables, _subjects: Sequence[str]) -> Drawing | None:
@@ -37,28 +37,32 @@ def cost(tables: Tables, _subjects: Sequence[str]) -> Drawing | None:
             for name in names
         ]
 
-    paid = totals("cost_nano", NANO)
+    paid, written = totals("cost_nano", NANO), totals("output_tokens", 1)
     money = any(paid)
-    values = paid if money else totals("output_tokens", MILLION)
+    values = paid if money else written
     if not any(values):
         return None
     order = sorted(range(len(names)), key=lambda at: -values[at])
-    unit = "US dollars" if money else "million output tokens"
+    unit, digits = ("US dollars", 2) if money else ("output tokens", 0)
 
     def paint() -> Figure:
         figure = sheet(ROW_INCHES * len(names) + EDGE_INCHES)
         axes = axes_of(figure)
         bars = axes.barh(range(len(order)), [values[at] for at in order], height=0.62, color=BLUE.light)
-        labels = [f"{values[at]:,.2f}" for at in order]
+        labels = [f"{values[at]:,.{digits}f}" for at in order]
         axes.bar_label(bars, labels, padding=3, fontsize=SMALL_POINTS, color=INK.light)
         axes.margins(x=0.12)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.6g}"))
         name_rows(axes, [names[at] for at in order])
         axes.set_xlabel(unit)
         return figure
 
     return drawn(
         "cost",
-        f"{'Money' if money else 'Output tokens; nothing was paid'} by answering model, all stages together.",
+        "Money by answering model, all stages together."
+        if money
+        else "Output tokens by answering model, all stages together; nothing was paid.",
         f"Bars of {unit} by answering model. {extremes(names, values, f' {unit}', scale=1)}",
         paint,
         simulated=table.simulated,

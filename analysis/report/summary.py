@@ -20,7 +20,7 @@ from analysis.show import cell_text, inert
 
 FEW_MODELS: Final = 20
 FEW_FAMILIES: Final = 10
-WELL_COVERED: Final = 0.95
+FEW_MISSING: Final = 0.05
 PERCENT: Final = 100
 NANO: Final = 1_000_000_000
 
@@ -42,13 +42,15 @@ def findings(context: Context, tables: Tables) -> Iterator[str]:
 def caveats(context: Context, tables: Tables) -> Iterator[str]:
     """Yield what a careful reader would object, apart from the report's own warnings."""
     records, subjects = context.records, context.subjects
-    if pending := int((records.state == PENDING).sum()):
-        yield f"The sweep is not finished: {plural(pending, 'task answers')} have no verdict yet."
-    if len(records) and len(context.read(records)) / len(records) < WELL_COVERED:
-        missing = len(records) - len(context.read(records))
+    pending = int((records.state == PENDING).sum())
+    due = len(records) - pending
+    missing = due - len(context.read(records))
+    if pending:
+        yield f"The sweep is not finished: {plural(pending, 'task answers')} without a verdict so far."
+    if due and missing / due > FEW_MISSING:
         yield (
-            f"{PERCENT * missing / len(records):.1f} % of the task answers are missing from the tables. If they are not"
-            " like the others, the rates are biased; the last tables say which are missing and why."
+            f"{PERCENT * missing / due:.1f} % of the task answers due are missing from the tables. If they are not like"
+            " the others, the rates are biased; the last tables say which are missing and why."
         )
     if 0 < len(context.personas) < FEW_PERSONAS:
         yield (
@@ -112,7 +114,9 @@ def _scope(context: Context) -> Iterator[str]:
     who = f"{plural(len(context.subjects), 'models')}, {plural(len(context.personas), 'personas')}"
     what = f"{who}, {plural(len(context.tasks), 'tasks')}" if context.tasks else who
     judge = inert(context.label(context.judge)) if context.judge else ""
-    if judge:
+    if judge and not claims:
+        yield f"{what}. No claim has been labelled yet."
+    elif judge:
         yield (
             f"{what}. {judge} found {claims:,} claims about the user in {len(kept):,} of"
             f" {plural(len(context.records), 'planned answers')} and labelled each."
@@ -155,7 +159,7 @@ def _monitoring(context: Context, tables: Tables) -> Iterator[str]:
     patterns = [str(row["pattern"]) for row in tables["self_audit"].named_rows() if row["model"] in context.labels]
     counted = {name: patterns.count(name) for name in ("Under", "Over", "Calib")}
     total = sum(counted.values())
-    if total:
+    if total > 1:
         yield (
             f"Asked to audit themselves, {counted['Under']} of {plural(total, 'models')} report at least 5 percentage"
             f" points less over-inference than the judge finds, {counted['Over']} at least as much more, and"
@@ -186,7 +190,8 @@ def _memory(tables: Tables) -> Iterator[str]:
     if slopes:
         low, high = min(slopes.values(), key=_value), max(slopes.values(), key=_value)
         ends = f"{low.value:.1f}" if low is high else f"{low.value:.1f} to {high.value:.1f}"
-        yield f"In conversation, memories grow by {ends} inferred attributes a round, depending on the model."
+        which = "" if low is high else ", depending on the model"
+        yield f"In conversation, memories grow by {ends} inferred attributes a round{which}."
 
 
 def _money(tables: Tables) -> Iterator[str]:

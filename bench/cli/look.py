@@ -38,10 +38,10 @@ def inspect_request(store: Path, key: str, *, raw: bool) -> int:
 def errors(store: Path, sweep: str, *, as_json: bool) -> int:
     """Show what went wrong in STORE, grouped by class and cause, with the key of an example for `mirage inspect`."""
     import msgspec
-    from rich.console import Console
     from rich.table import Table
 
     from bench.loop import run_loop
+    from bench.text import wide_console
     from engine.inspection import read_errors
 
     groups = run_loop(read_errors(store, sweep))
@@ -64,7 +64,7 @@ def errors(store: Path, sweep: str, *, as_json: bool) -> int:
             str(group.failed),
         )
         table.add_row(*(one_line(cell, most=160) for cell in cells), group.example[:12])
-    Console(markup=False, highlight=False).print(table)
+    wide_console().print(table)
     return 0
 
 
@@ -114,12 +114,12 @@ def watch(store: Path, sweep: str, *, every: float, once: bool) -> int:
 
 
 def _show_request(found: "RequestView") -> None:
-    from rich.console import Console
     from rich.rule import Rule
 
+    from bench.text import wide_console
     from engine.money import usd
 
-    console = Console(markup=False, highlight=False)
+    console = wide_console()
     console.print(f"request {found.key}  {found.state}  {one_line(found.alias)} = {one_line(found.request.model)}")
     console.print(f"decoding {found.request.decoding}  sample {found.request.sample}")
     for message in found.request.messages:

@@ -1,5 +1,6 @@
 """The `mirage` command itself: groups the commands and turns a user's mistake into one line and an exit code."""
 
+import errno
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ import click
 
 from bench.cli.exits import EXITS, Exit
 from bench.text import one_line
-from engine.errors import UserError
+from engine.errors import StoreRefused, UserError
 
 _EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {int(code):>3}  {meaning}" for code, meaning in EXITS.items())
 
@@ -25,6 +26,7 @@ class LazyGroup(click.Group):
             "status": ("bench.cli.status", "status"),
             "watch": ("bench.cli.look", "watch"),
             "analyze": ("bench.cli.analyze", "analyze"),
+            "report": ("bench.cli.report", "report"),
             "inspect": ("bench.cli.look", "inspect_request"),
             "errors": ("bench.cli.look", "errors"),
             "retry": ("bench.cli.look", "retry"),
@@ -64,8 +66,10 @@ def mirage() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit."""
+    _open_standard_streams()
     try:
         code = mirage.main(args=arguments, prog_name="mirage", standalone_mode=False)
+        sys.stdout.flush()
     except click.ClickException as error:
         error.show()
         code = Exit.USAGE
@@ -73,11 +77,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = Exit.INTERRUPTED
     except UserError as error:
         click.echo(f"mirage: {one_line(str(error))}", err=True)
-        code = Exit.USAGE
+        code = Exit.REFUSED if isinstance(error, StoreRefused) else Exit.USAGE
     except KeyboardInterrupt:
         code = Exit.INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output is gone (`| head`); say nothing more, not even at interpreter exit.
+        # The reader of our output is gone (`| head`) and has seen enough; say nothing more, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = Exit.USAGE
+        code = Exit.COMPLETE
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        click.echo(f"mirage: the output could not be written: {error.strerror}", err=True)
+        code = Exit.REFUSED
     sys.exit(int(code) if isinstance(code, int) else 0)
+
+
+def _open_standard_streams() -> None:
+    """Give closed standard streams to /dev/null, or the next file that is opened takes their place."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    sys.stdin = sys.stdin or open(0, encoding="utf-8")  # noqa: SIM115 - they live as long as the process
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8")  # noqa: SIM115

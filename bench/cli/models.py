@@ -19,18 +19,19 @@ def models(sweep: Path | None, *, as_json: bool) -> int:
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(list(catalog.cards.values())), indent=2).decode())
         return 0
-    from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    from bench.text import one_line
+    from bench.text import one_line, wide_console
     from engine.money import Price, usd
 
     def price(known: Price | None) -> str:
         return f"{usd(known.input)} / {usd(known.output)}" if known else "unknown"
 
-    table = Table("alias", "family", "provider", "model", "USD per million in / out", "price of", "note")
+    table = Table(
+        Column("alias", no_wrap=True), "family", "provider", "model", "USD per million in / out", "price of", "note"
+    )
     for alias, card in catalog.cards.items():
         cells = (alias, card.family, card.provider, card.model, price(card.price), card.price_date, card.note)
         table.add_row(*(one_line(cell) for cell in cells))
-    Console(markup=False, highlight=False).print(table)
+    wide_console().print(table)
     return 0

@@ -40,10 +40,10 @@ def plan(sweep: Path, store: Path | None, *, as_json: bool) -> int:
 
 
 def _show(lines: "list[Line]") -> None:
-    from rich.console import Console
     from rich.table import Table
 
     from bench.estimate import total_nano
+    from bench.text import wide_console
 
     table = Table(caption="* assumed lengths; nothing of it in the store yet", caption_justify="left")
     table.add_column("stage", no_wrap=True)
@@ -62,7 +62,7 @@ def _show(lines: "list[Line]") -> None:
     table.add_row(
         "all", "", f"{totals[0]:,}", *(_short(each) for each in totals[1:]), _money(stream), _money(batch), ""
     )
-    Console(markup=False, highlight=False).print(table)
+    wide_console().print(table)
 
 
 def _time(seconds: float | None) -> str:

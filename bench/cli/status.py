@@ -30,12 +30,12 @@ def status(store: Path, sweep: str, *, as_json: bool) -> int:
 
 
 def _show(found: Status) -> None:
-    from rich.console import Console
     from rich.table import Table
 
+    from bench.text import wide_console
     from engine.money import usd
 
-    console = Console(markup=False, highlight=False)
+    console = wide_console()
     requests = found.requests
     title = f"sweep {one_line(found.sweep)}" + (" · SIMULATED" if found.simulated else "")
     console.print(title, style="bold")

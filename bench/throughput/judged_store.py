@@ -143,7 +143,12 @@ class _Writer:
         places = product(range(PERSONAS), TASKS, range(self._samples))
         characters = 400 + 60 * judged.sizes + self._rng.integers(200, size=records)
         for (person, name, sample), (verdict, audit), length in zip(places, bodies, characters.tolist(), strict=True):
-            coords = {"model": model, "persona": _name(person), "group": GROUPS[person % 3], "task": name}
+            coords: dict[str, str | int] = {
+                "model": model,
+                "persona": _name(person),
+                "group": GROUPS[person % 3],
+                "task": name,
+            }
             coords |= {"sample": sample} if sample else {}
             answer = self._cell("task", model, coords, None, f'{{"characters":{length}}}')
             self._cell("audit", model, coords, answer, audit)
@@ -168,7 +173,7 @@ class _Writer:
     def _probes(self, model: str) -> None:
         found = self._labels(12 * PERSONAS, PERSONAS, 0.05, np.zeros(PERSONAS))
         for person, verdict in enumerate(_bodies(found, accurate=True)):
-            coords = {"model": model, "persona": _name(person), "group": GROUPS[person % 3]}
+            coords: dict[str, str | int] = {"model": model, "persona": _name(person), "group": GROUPS[person % 3]}
             answer = self._cell("probe", model, coords, None, '{"inferences":[]}')
             self._cell("probe_judge", JUDGE, {**coords, "judge": JUDGE}, answer, verdict)
 
@@ -177,7 +182,12 @@ class _Writer:
             held, parent = ["likes tea"], None
             for turn in range(1, ROUNDS + 1):
                 held = [*held, *(f"attribute {turn} {place}" for place in range(int(self._rng.integers(2, 15))))]
-                coords = {"model": model, "persona": _name(person), "group": GROUPS[person], "round": turn}
+                coords: dict[str, str | int] = {
+                    "model": model,
+                    "persona": _name(person),
+                    "group": GROUPS[person],
+                    "round": turn,
+                }
                 body = json.dumps({"memory": {}, "inferred": held, "observed_count": turn})
                 parent = self._cell("accum", model, {**coords, "prompt": "accum_retain@0"}, parent, body)
 
@@ -192,7 +202,8 @@ class _Writer:
         insert(
             "INSERT INTO request (id, key, sweep_id, lane, provider, model, alias, stage, priority, size, messages,"
             " state, attempts)"
-            " VALUES (?1, cast(printf('%016d', ?1) AS BLOB), 1, ?3, 'simulated', lower(?3), ?3, ?2, 0, 0, 1, 'settled', 1)",
+            " VALUES (?1, cast(printf('%016d', ?1) AS BLOB), 1, ?3, 'simulated', lower(?3), ?3, ?2, 0, 0, 1,"
+            " 'settled', 1)",
             (cell[:3] for cell in self._cells),
         )
         insert(

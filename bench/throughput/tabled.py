@@ -1,4 +1,4 @@
-"""The two ways that `mirage bench analysis` compares, each in a process of its own: all our tables, and the plain way."""
+"""The two sides of `mirage bench analysis`, each in a process of its own: all our tables, and the plain way."""
 
 import time
 from pathlib import Path

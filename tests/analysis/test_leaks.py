@@ -8,7 +8,7 @@ import pytest
 from analysis.context import Context, Settings, prepare
 from analysis.estimates import Estimate
 from analysis.frames import Table, Value
-from analysis.leaks import NOT_ASSESSED, all_at_k, leakage_at_k, worst_at_k
+from analysis.leaks import NOT_ASSESSED, SAME, all_at_k, leakage_at_k, worst_at_k
 from analysis.load import load
 from analysis.testing import StoreBuilder
 
@@ -90,9 +90,11 @@ def test_claims_without_a_check_are_counted_in_a_note(tmp_path: Path) -> None:
 
 def test_one_sample_says_nothing_of_more(tmp_path: Path) -> None:
     """A sweep without repeated draws has the column of k = 1 alone, and says so."""
-    table = leakage_at_k(sampled(tmp_path / "store.db", SCORES[:1]))
+    context = sampled(tmp_path / "store.db", SCORES[:1])
+    table = leakage_at_k(context)
     assert [column.name for column in table.columns][-1] == "k1"
     assert any("nothing is known of k above 1" in note for note in table.notes)
+    assert (all_at_k(context).rows, all_at_k(context).notes[0]) == ((), SAME)
 
 
 def test_many_samples_get_a_selection_of_columns(tmp_path: Path) -> None:

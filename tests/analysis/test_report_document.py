@@ -303,8 +303,18 @@ def test_an_unfinished_sweep_says_so(tmp_path: Path) -> None:
     state = context.records.state.copy()
     state[:30] = 4
     doubts = said(replace(context, records=replace(context.records, state=state)))[1]
-    assert "not finished: 30 task answers have no verdict yet" in doubts
-    assert "% of the task answers are missing from the tables" in doubts
+    assert "not finished: 30 task answers without a verdict so far" in doubts
+    assert "are missing from the tables" not in doubts
+
+
+def test_many_missing_answers_are_a_doubt(tmp_path: Path) -> None:
+    """Of 72 answers, 36 that failed are half of what was due."""
+    context = context_of(tmp_path / "store.sqlite")
+    state = context.records.state.copy()
+    state[:36] = 3
+    doubts = said(replace(context, records=replace(context.records, state=state)))[1]
+    assert "50.0 % of the task answers due are missing from the tables" in doubts
+    assert "not finished" not in doubts
 
 
 def test_one_model_alone_has_no_comparison(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from analysis.context import Settings, prepare
 from analysis.frames import Table
 from analysis.load import load
 from analysis.report import comparisons, panels, relations, spending
-from analysis.report.drawing import Draw, drawn, looks, short
+from analysis.report.drawing import Draw, drawn, family_looks, looks, short
 from analysis.report.palette import COLOURS, SERIES, style_sheet
 from analysis.report.rounds import accumulation_rounds
 from analysis.report.testing import Design, build_store
@@ -153,6 +153,17 @@ def test_families_differ_in_more_than_colour() -> None:
     assert len({marker for _, marker in list(found.values())[:8]}) == 8
 
 
+def test_a_family_looks_alike_in_all_figures(plain: Made) -> None:
+    """Whatever the order of rows: the second family has the second colour in both."""
+    tables, subjects = plain
+    assert list(family_looks(tables, subjects)) == ["one", "two"]
+    for draw in (comparisons.leaderboard, relations.inversion):
+        drawing = draw(tables, subjects)
+        assert drawing is not None
+        texts = [text.text for text in parsed(drawing.svg).iter("text")]
+        assert [text for text in texts if text in {"one", "two"}] == ["one", "two"]
+
+
 def test_long_names_are_cut_where_they_are_drawn() -> None:
     """A name of any length leaves room for the drawing."""
     assert len(short("x" * 1_000_000)) == 22
@@ -163,6 +174,7 @@ def test_without_numbers_there_is_no_figure(tmp_path: Path) -> None:
     tables, subjects = tables_of(tmp_path / "store.sqlite", Design(models={"m": ""}, personas=1, samples=1, rounds=1))
     assert panels.leakage(tables, subjects) is None
     assert panels.accumulation(tables, subjects) is None
+    assert relations.inversion(tables, subjects) is None
     assert comparisons.leaderboard(tables, subjects) is not None
 
 

@@ -150,6 +150,16 @@ def test_a_terminal_without_rich_gets_plain_text(monkeypatch: pytest.MonkeyPatch
     assert stream.getvalue() == plain(report)
 
 
+@pytest.mark.parametrize("kind", [io.StringIO, Terminal], ids=["pipe", "terminal"])
+def test_a_table_without_rows_is_its_notes(kind: type[io.StringIO]) -> None:
+    """Headings over nothing would only be in the way; why there is nothing must stay."""
+    stream = kind()
+    show(report_of(), stream)
+    text = stream.getvalue()
+    assert "model" not in text
+    assert text.index("no row") < text.index("n = 10")
+
+
 def test_a_pipe_gets_plain_text() -> None:
     """What is not a terminal gets lines that `grep` and `cut` can use, of any width."""
     stream, report = io.StringIO(), report_of(("a" * 100, 0.5))

@@ -77,6 +77,40 @@ def report_on_again(store: StoreBuilder) -> Report:
     return make_report(load(store.path), QUICK)
 
 
+def test_answers_that_were_cut_short_are_mentioned(store: StoreBuilder) -> None:
+    """A whole verdict on a cut answer is no whole answer."""
+    small_sweep(store)
+    store.calls({"model": "m", "stage": "task", "state": "truncated"}, {"model": "m", "stage": "task"})
+    notes = report_on(store).table("leaderboard").notes
+    assert "1 of 2 task answers were cut short and judged as far as they go" in notes
+
+
+def test_different_denominators_are_mentioned(store: StoreBuilder) -> None:
+    """Models whose rates rest on different numbers of answers are not passed off as alike."""
+    store.sweep(subjects={"a": "x", "b": "x"})
+    store.records(
+        {"model": "a", "persona": "p", "labels": "G"},
+        {"model": "a", "persona": "q", "labels": "G"},
+        {"model": "b", "persona": "p", "labels": "G"},
+        {"model": "b", "persona": "q", "state": "pending", "labels": None},
+    )
+    report = report_on(store)
+    assert "denominators differ: 1 to 2 records read per model" in report.table("leaderboard").notes
+    assert "denominators differ: 1 to 2 records read per model" in report.table("inversion").notes
+
+
+def test_elements_that_were_no_claim_are_visible(store: StoreBuilder) -> None:
+    """They have a column, and a note with their share; those of missing answers are not counted."""
+    store.sweep(subjects={"m": "x"})
+    store.records(
+        {"model": "m", "persona": "p", "labels": "GFF", "unread": 1},
+        {"model": "m", "persona": "q", "state": "unreadable", "labels": None, "unread": 9},
+    )
+    table = report_on(store).table("leaderboard")
+    assert table.row("m")["unread"] == 1
+    assert "1 element of read records left out (25.0%): no claim or no known label" in table.notes
+
+
 def test_truncated_answers_can_be_missing(store: StoreBuilder) -> None:
     """The choice moves them from the claims to the missing ones."""
     small_sweep(store)

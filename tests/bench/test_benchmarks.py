@@ -63,6 +63,11 @@ class Books:
         with self._connection:
             self._attempt("assumed", nano, error)
 
+    def interrupted(self) -> None:
+        """Put one attempt of a free model into the store that a kill cut off."""
+        with self._connection:
+            self._attempt("error", 0, "interrupted")
+
     def close(self) -> None:
         """Close both."""
         self._connection.close()
@@ -125,6 +130,16 @@ def test_a_repeated_call_is_billed_twice_and_must_be_assumed(books: Books) -> No
     books.assumed(500, "interrupted while on the wire")
     found = books.reconciled()
     assert (found.exact, found.cut_off, found.cut_off_nano) == (True, 1, 500)
+
+
+def test_a_free_model_is_cut_off_too(books: Books) -> None:
+    """Nothing is assumed to be billed, but the call was on the wire."""
+    books.charge(1, 0)
+    books.charge(2, 0)
+    books.answered(2, 0)
+    books.interrupted()
+    found = books.reconciled()
+    assert (found.twice, found.cut_off, found.assumed, found.exact) == (1, 1, 0, True)
 
 
 def test_a_spoiled_answer_is_no_double_bill(books: Books) -> None:

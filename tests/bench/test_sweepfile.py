@@ -69,11 +69,19 @@ def test_a_missing_file_is_the_users_mistake(tmp_path: Path) -> None:
         load_sweep(tmp_path / "nowhere.toml")
 
 
-def test_a_file_that_is_not_text_is_the_users_mistake(tmp_path: Path) -> None:
-    """A store given by mistake, for instance."""
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        pytest.param(b"SQLite format 3\0\xff\xfe", "this is a store", id="a store"),
+        pytest.param(b"name = \xff", "UTF-8", id="not text"),
+        pytest.param(b"a = " + b"[" * 100_000, "nested too deeply", id="nested without end"),
+    ],
+)
+def test_a_file_that_is_no_sweep_is_the_users_mistake(tmp_path: Path, data: bytes, words: str) -> None:
+    """One line that says what it is."""
     path = tmp_path / "x"
-    path.write_bytes(b"SQLite format 3\0\xff\xfe")
-    with pytest.raises(UserError, match="UTF-8"):
+    path.write_bytes(data)
+    with pytest.raises(UserError, match=words):
         load_sweep(path)
 
 

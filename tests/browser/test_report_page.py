@@ -327,6 +327,16 @@ def test_paper_shows_folded_tables_and_no_controls(plain_page: Path, open_page: 
     assert page.pdf(prefer_css_page_size=True).startswith(b"%PDF")
 
 
+def test_browsers_that_do_not_unfold_for_paper_are_helped(plain_page: Path, open_page: OpenPage) -> None:
+    """Folded parts are opened before printing and folded again afterwards, but for what paper leaves out."""
+    page, _ = open_page(plain_page)
+    counts = []
+    for event in ("", "beforeprint", "afterprint"):
+        page.evaluate(f"dispatchEvent(new Event('{event}'))")
+        counts.append(page.evaluate("document.querySelectorAll('details[open]').length"))
+    assert counts == [0, page.locator("details:not(.screen-only)").count(), 0]
+
+
 def test_every_card_of_a_simulated_sweep_says_so(hostile_page: Path, open_page: OpenPage) -> None:
     """Also when a card alone is photographed."""
     page, _ = open_page(hostile_page)

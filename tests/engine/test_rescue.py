@@ -38,15 +38,16 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of two megabytes."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
+def small_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A disk of two megabytes, outside the folder that pytest clears: a killed test must not leave it a mount there."""
+    folder = Path(tempfile.mkdtemp(prefix="small-disk-", dir=tmp_path_factory.getbasetemp().parent.parent))
     command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
     if os.geteuid() or shutil.which("mount") is None or subprocess.run(command, check=False).returncode:
+        folder.rmdir()
         pytest.skip("needs the right to mount a small disk")
     yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+    folder.rmdir()
 
 
 def fill_up(folder: Path) -> Path:

@@ -7,6 +7,16 @@
   const [MODEL, TASK, GROUP, PERSONA, SAMPLE, STATE, LETTERS] = [0, 1, 2, 3, 4, 5, 6];
 
   const find = (id) => document.getElementById(id);
+  // Not every browser unfolds for paper by style alone.
+  let unfolded = [];
+  addEventListener("beforeprint", () => {
+    unfolded = [...document.querySelectorAll("details:not(.screen-only):not([open])")];
+    for (const each of unfolded) each.open = true;
+  });
+  addEventListener("afterprint", () => {
+    for (const each of unfolded) each.open = false;
+  });
+
   const filters = find("filters");
   if (!filters) return;
   const index = JSON.parse(find("index").textContent);
