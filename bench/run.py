@@ -167,7 +167,9 @@ async def _run(job: Job, store: Store, providers: Mapping[str, Provider], listen
     sweep = await _register(job, store, clock)
     recovery = await store.recover(sorted(_free_providers(job)), clock.wall_ms())
     _tell_recovery(recovery, listen)
+    _tell_rescued(store, listen)
     await store.flush()
+    await _load_local(providers, listen)
     roots: Iterable[Cell] = () if sweep.planned else job.roots()
     while True:
         runner, run_id = await _runner(job, store, sweep, providers, listen)
@@ -341,6 +343,24 @@ def _tell_recovery(recovery: Recovery, listen: Listener) -> None:
         )
         fields = {"calls": recovery.calls, "nano": recovery.nano}
         listen(Notice(kind="recovered", level=Level.WARNING, text=text, fields=fields))
+
+
+async def _load_local(providers: Mapping[str, Provider], listen: Listener) -> None:
+    """Load the local model before any work is planned, so that what it lacks is one line and not many failures."""
+    for provider in providers.values():
+        if isinstance(provider, VllmProvider):
+            text = f"loading {provider.settings.served_name} into this process; this takes a quarter of a minute or more"
+            listen(Notice(kind="loading", level=Level.INFO, text=text))
+            await provider.start()
+
+
+def _tell_rescued(store: Store, listen: Listener) -> None:
+    rescued = store.rescued
+    if rescued.imported or rescued.left:
+        left = f"; {rescued.left} could not be used and stay in {', '.join(rescued.files)}" if rescued.left else ""
+        text = f"{rescued.imported} results that a full disk had refused were taken over{left}"
+        level = Level.WARNING if rescued.left else Level.INFO
+        listen(Notice(kind="rescued", level=level, text=text, fields={"imported": rescued.imported}))
 
 
 def views() -> list[str]:

@@ -41,5 +41,5 @@ def doctor(sweep: Path | None, *, call: bool, yes: bool) -> int:
         if call and finding.key:
             parts.append(f"answered {words[finding.called]} for {usd(finding.nano)}")
         click.echo(f"{finding.alias:<20} {', '.join(parts)}  {one_line(finding.note, most=160)}".rstrip())
-    bad = [each for each in findings if not each.key or each.listed is False or each.called is False]
+    bad = [each for each in findings if not each.key or not each.listed or each.called is False]
     return int(Exit.INCOMPLETE if bad else Exit.COMPLETE)

@@ -38,10 +38,8 @@ def inspect_request(store: Path, key: str, *, raw: bool) -> int:
 def errors(store: Path, sweep: str, *, as_json: bool) -> int:
     """Show what went wrong in STORE, grouped by class and cause, with the key of an example for `mirage inspect`."""
     import msgspec
-    from rich.table import Table
 
     from bench.loop import run_loop
-    from bench.text import wide_console
     from engine.inspection import read_errors
 
     groups = run_loop(read_errors(store, sweep))
@@ -51,20 +49,13 @@ def errors(store: Path, sweep: str, *, as_json: bool) -> int:
     if not groups:
         click.echo("nothing went wrong")
         return 0
-    table = Table("class", "status", "what", "model", "stage", "attempts", "failed requests", "example")
     for group in groups:
-        status = str(group.status or "")
-        cells = (
-            group.error_class,
-            status,
-            group.error,
-            group.alias,
-            group.stage,
-            str(group.attempts),
-            str(group.failed),
+        status = f" {group.status}" if group.status else ""
+        click.echo(f"{group.error_class}{status}: {one_line(group.error, most=300)}")
+        click.echo(
+            f"    {one_line(group.alias)}, {one_line(group.stage)}: {group.attempts} attempts, "
+            f"{group.failed} requests failed for good; e.g. `mirage inspect {store} {group.example[:12]}`"
         )
-        table.add_row(*(one_line(cell, most=160) for cell in cells), group.example[:12])
-    wide_console().print(table)
     return 0
 
 
