@@ -346,10 +346,12 @@ def _tell_recovery(recovery: Recovery, listen: Listener) -> None:
 
 
 async def _load_local(providers: Mapping[str, Provider], listen: Listener) -> None:
-    """Load the local model before any work is planned, so that what it lacks is one line and not many failures."""
+    """Load the local model before any work is planned, so that what it lacks is one line, not many failures."""
     for provider in providers.values():
         if isinstance(provider, VllmProvider):
-            text = f"loading {provider.settings.served_name} into this process; this takes a quarter of a minute or more"
+            text = (
+                f"loading {provider.settings.served_name} into this process; this takes a quarter of a minute or more"
+            )
             listen(Notice(kind="loading", level=Level.INFO, text=text))
             await provider.start()
 
