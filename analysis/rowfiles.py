@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TypeAlias
 from analysis.columns import ACCURACY_WORDS, LABEL_WORDS
 from analysis.export import ExportError, neutral
 from analysis.files import replaced
-from analysis.load import find_sweep
+from analysis.manifest import find_sweep
 from analysis.parquet import ROWS_FOLDER, arrow, write_rows
 from analysis.records import ACCURACIES, LABELS, SweepInfo
 from analysis.sources import Cells, Source, opened_anywhere

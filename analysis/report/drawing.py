@@ -22,6 +22,8 @@ EDGE_INCHES: Final = 0.85
 LONGEST_LABEL: Final = 22
 SMALL_POINTS: Final = 8
 SIMULATED: Final = "SIMULATED"
+#: Markers that fill their square; the others need to be a little larger to look as large.
+COMPACT: Final = frozenset("osD|")
 
 Tables: TypeAlias = Mapping[str, Table]
 
@@ -115,7 +117,7 @@ def whisker(axes: Axes, at: float, estimate: Estimate, colour: Colour, marker: s
 def dot(axes: Axes, x: float, y: float, colour: Colour, marker: str = "o") -> None:
     """Draw one marker with a thin edge of paper, so that overlapping ones stay apart."""
     axes.plot(
-        [x], [y], linestyle="none", marker=marker, markersize=6, color=colour.light,
+        [x], [y], linestyle="none", marker=marker, markersize=6 if marker in COMPACT else 7.5, color=colour.light,
         markeredgecolor=PAPER.light, markeredgewidth=0.7, zorder=3,
     )  # fmt: skip
 

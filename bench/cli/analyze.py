@@ -1,6 +1,7 @@
 """`mirage analyze`: the tables of a sweep, with intervals; CSV and JSON on request."""
 
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -13,9 +14,22 @@ _RESAMPLES = 10_000
 @click.option("--judge", default="", help="Alias of the judge whose labels count; the sweep's first by default.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for one CSV and one JSON file a table.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")
+@click.option("--rows", type=click.Choice(["csv", "parquet"]), multiple=True, help="Write the sweep's rows there too.")
+@click.option("--against", type=click.Choice(["paper"]), help="Set the published values beside ours.")
 @click.option("--resamples", type=click.IntRange(100, 1_000_000), default=_RESAMPLES, show_default=True)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the bootstrap.")
-def analyze(store: Path, sweep: str, judge: str, out: Path | None, *, as_json: bool, resamples: int, seed: int) -> int:
+def analyze(
+    store: Path,
+    sweep: str,
+    judge: str,
+    out: Path | None,
+    rows: tuple[Literal["csv", "parquet"], ...],
+    against: Literal["paper"] | None,
+    *,
+    as_json: bool,
+    resamples: int,
+    seed: int,
+) -> int:
     """Print the tables of the sweep in STORE with their 95 % intervals; every table prints its n.
 
     Works while the sweep runs: what is missing is counted, never guessed. `python -m analysis STORE` does the same
@@ -31,6 +45,8 @@ def analyze(store: Path, sweep: str, judge: str, out: Path | None, *, as_json: b
             judge=judge,
             out=out,
             json=as_json,
+            rows=rows,
+            against=against or "",
             resamples=resamples,
             seed=seed,
         )

@@ -193,10 +193,10 @@ def _tell(text: str) -> None:
 def _show(
     title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], load_before: float, load_after: float
 ) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     from bench.throughput.process import machine
+    from bench.wide import wide_console
 
     known = machine()
     caption = (
@@ -208,7 +208,7 @@ def _show(
         table.add_column(head, justify="left" if place == 0 or not head else "right")
     for row in rows:
         table.add_row(*row)
-    Console(markup=False, highlight=False).print(table)
+    wide_console().print(table)
 
 
 def _end(name: str, report: "msgspec.Struct", as_json: Path | None, *, holds: bool = True) -> int:

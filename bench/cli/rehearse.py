@@ -50,13 +50,13 @@ def _tables(verdict: "Verdict", folder: Path) -> None:
 
 
 def _show(verdict: "Verdict") -> None:
-    from rich.console import Console
     from rich.table import Table
 
     from bench.text import one_line
+    from bench.wide import wide_console
     from engine.money import usd
 
-    console = Console(markup=False, highlight=False)
+    console = wide_console()
     known, money = verdict.comparison, verdict.money
     table = Table(title=f"rehearsal of {one_line(verdict.sweep)} · SIMULATED", title_justify="left")
     for head in ("what", "expected", "found"):

@@ -1,10 +1,13 @@
 """Ours beside the paper: the figures as printed, their differences, and where the paper disagrees with itself."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from analysis.annotations import ClaimItem, SampleInfo, Validation
 from analysis.context import Context, Settings, prepare
 from analysis.frames import Kind, Report, Table
 from analysis.load import load
@@ -133,3 +136,25 @@ def test_a_sweep_of_other_models_has_nothing_to_compare(tmp_path: Path) -> None:
     report = report_of(context, against_paper=True)
     assert NOTHING_TO_COMPARE in report.warnings
     assert not any(table.name.startswith("paper_") for table in report.tables)
+
+
+def test_people_stand_beside_the_papers_annotator(paper: dict[str, Any], tmp_path: Path) -> None:
+    """The published confusion gives the published agreement, cell by cell, within its rounding."""
+    context = one_answer_each(tmp_path / "s.db", {"a": "GPT-5.5"})
+    table = np.array(paper["h3_confusion"])
+    human, judged = (np.repeat(side.ravel(), table.ravel()) for side in np.indices(table.shape))
+    sample = SampleInfo(
+        name="s", sweep="sweep", judge="judge", simulated=False, size=400, population=np.full(4, 100, np.int64)
+    )
+    items = tuple(ClaimItem(item=f"i{at}", claim="c", model="a", persona="p", task="t") for at in range(400))
+    people = Validation(sample=sample, items=items, judged=judged, annotators=("x",), human=human[None], comments={})
+    tables = by_name(report_of(replace(context, validation=people), against_paper=True).tables)
+    for name in ("paper_table11", "paper_h2", "paper_h3"):
+        differences = [
+            value
+            for row in tables[name].named_rows()
+            for column, value in row.items()
+            if column.endswith("_difference")
+        ]
+        assert differences
+        assert all(isinstance(value, int | float) and abs(value) < 0.0006 for value in differences), name
