@@ -54,9 +54,13 @@ def chromium() -> str:
     return path
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser(chromium: str) -> Iterator["Browser"]:
-    """One headless browser for all tests; each opens its own context."""
+    """One headless browser for a module's tests; each opens its own context.
+
+    Playwright's plain interface keeps an event loop running in this thread for as long as it is open: past its own
+    module, no other test could start one.
+    """
     api = pytest.importorskip("playwright.sync_api", reason="no playwright here: install the `dev` extra")
     with api.sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=chromium, args=list(FLAGS))
