@@ -11,7 +11,7 @@ from engine.lane import Leased, LeasedCell
 from engine.retry import Tries
 from engine.rows import ROWS, Planting, positional
 from engine.writer import Operation, Probe
-from engine.writes import Fail, Lease, Plan, Planned, Reads, Send, Settle, Statement
+from engine.writes import Enlist, Fail, Lease, Plan, Planned, Reads, Send, Settle, Statement
 
 Kind = TypeVar("Kind", bound=Operation)
 
@@ -31,6 +31,8 @@ class Applier:
             results[plan] = Planned(added=added, offered=len(plan.planting.cells))
         if sends := _only(group, Send):
             await self._send(connection, sends, results)
+        for enlist in _only(group, Enlist):
+            results[enlist] = await self._enlist(connection, enlist)
         if settles := _only(group, Settle):
             await self._settle(connection, settles)
         if fails := _only(group, Fail):
@@ -64,6 +66,15 @@ class Applier:
         for each in group:
             results[each] = all_went or bool(await self._first(connection, "was_sent", each.attempt._asdict()))
 
+    async def _enlist(self, connection: aiosqlite.Connection, enlist: Enlist) -> frozenset[int]:
+        await connection.executemany(self._sql["enlist_request"], enlist.requests)
+        cursor = await connection.executemany(self._sql["enlist_attempt"], enlist.attempts)
+        if cursor.rowcount == len(enlist.attempts):
+            return frozenset(row.line for row in enlist.attempts)
+        first = enlist.attempts[0]
+        chosen = {"batch_id": first.batch_id, "first": first.line}
+        return frozenset(row[0] for row in await connection.execute_fetchall(self._sql["enlisted"], chosen))
+
     async def _settle(self, connection: aiosqlite.Connection, group: Sequence[Settle]) -> None:
         await connection.executemany(self._sql["settle_attempt"], [each.paid for each in group])
         cursor = await connection.executemany(self._sql["settle_completion"], [each.completion for each in group])
@@ -80,14 +91,14 @@ class Applier:
         return found == each.completion.attempt
 
     async def _read(self, connection: aiosqlite.Connection, group: Sequence[Reads]) -> None:
-        readings = [row for each in group for row in each.readings]
+        readings = [row for each in group for row in each.rows.readings]
         if not readings:
             return
         await connection.executemany(self._sql["read_cell"], readings)
-        await connection.executemany(self._sql["read_body"], [row for each in group for row in each.bodies])
+        await connection.executemany(self._sql["read_body"], [row for each in group for row in each.rows.bodies])
         merged = Planting()
         for each in group:
-            merged.extend(each.follow_ups)
+            merged.extend(each.rows.follow_ups)
         await self._plant(connection, merged)
 
     async def _lease(self, connection: aiosqlite.Connection, lease: Lease) -> list[Leased]:

@@ -7,7 +7,7 @@ Must not know: stores, clocks, wire formats, lanes.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, Protocol
@@ -133,13 +133,6 @@ class Shard(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
 
 
-class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a shard would be refused; `custom_id` is empty where no single line is to blame."""
-
-    reason: str
-    custom_id: str = ""
-
-
 class BatchState(StrEnum):
     """Where a remote batch stands.
 
@@ -171,6 +164,8 @@ class RemoteBatch(msgspec.Struct, frozen=True, kw_only=True):
         count: requests in it, None when not told.
         line_errors: why it failed.
         results: references that `download` understands; a completed batch may have none.
+        unpaid_rest: True when, by the provider's documentation, a request of this ended batch that has no row in
+            `results` was not run and is not charged; False when that is not known.
         retry_after: seconds the provider asks to wait before the next poll, or None.
     """
 
@@ -184,6 +179,7 @@ class RemoteBatch(msgspec.Struct, frozen=True, kw_only=True):
     count: int | None = None
     line_errors: tuple[LineError, ...] = ()
     results: tuple[str, ...] = ()
+    unpaid_rest: bool = False
     retry_after: float | None = None
 
     @property
@@ -226,13 +222,13 @@ class BatchProvider(Protocol):
     def encode_line(self, line: BatchLine) -> bytes:
         """Return the line of the input file, without its line end. Pure.
 
-        Raises:
-            ProviderError: class bad_request or gone; the request cannot be written.
-        """
-        ...
+        Whatever a line can do wrong by itself is found here: its id, its length, a parameter that batches do not take.
+        What lines must agree on, how many they may be and how long together says `limits`; whoever makes shards keeps
+        to it and gives every line an id of its own.
 
-    def check(self, lines: Sequence[BatchLine]) -> list[Problem]:
-        """Return everything known here that would sink a batch of these lines. Pure."""
+        Raises:
+            ProviderError: class bad_request or gone; the line would sink every batch that it is in.
+        """
         ...
 
     async def upload(self, marker: Marker, path: Path) -> str:
@@ -282,6 +278,14 @@ class BatchProvider(Protocol):
 
     async def clean(self, batch: RemoteBatch) -> None:
         """Delete the remote files that this batch's input and results are; only after they were harvested."""
+        ...
+
+    async def tidy(self, run: str, keep: Collection[str]) -> int:
+        """Delete uploads that carry a marker of `run` and are not in `keep` (ids of files); return how many.
+
+        Uploads whose answer was lost, or whose batch was refused, cost nothing but the account's room for files. One
+        call walks the provider's whole list of files: for the end of a run, not for every batch.
+        """
         ...
 
     async def close(self) -> None:

@@ -23,6 +23,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         request: the call that answers it.
         changes: JSON array of parameters that were dropped or replaced for this model, empty when none.
         priority: lower is leased first.
+        batch: sent by the provider's batch API, which is a lane of its own.
     """
 
     stage: str
@@ -31,6 +32,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     request: Request
     changes: bytes = b""
     priority: int = 0
+    batch: bool = False
 
 
 class ReadingStatus(StrEnum):

@@ -39,7 +39,7 @@ class Concurrency:
     )
 
     def __init__(self, limits: RateLimits) -> None:
-        self._ceiling = max(1, limits.concurrency)
+        self._ceiling = limits.shared(limits.concurrency)
         self._adaptive = limits.adaptive
         self._slow_start = limits.adaptive
         self._limit = float(min(self._ceiling, SLOW_START) if limits.adaptive else self._ceiling)

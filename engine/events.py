@@ -59,6 +59,22 @@ class StageCount(msgspec.Struct, frozen=True, kw_only=True):
     failed: int = 0
 
 
+class BatchView(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch under way.
+
+    Attributes:
+        stage: where its submission stands; status: the provider's own word.
+        created_ms: Unix milliseconds of its creation, 0 while it has not been created.
+    """
+
+    id: int
+    lane: str
+    stage: str
+    requests: int
+    status: str
+    created_ms: int
+
+
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The run at one instant.
 
@@ -83,3 +99,4 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     planning: bool
     draining: bool
     refused: str
+    batches: tuple[BatchView, ...] = ()

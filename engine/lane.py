@@ -2,6 +2,7 @@
 
 import heapq
 from collections import deque
+from collections.abc import Iterable
 from itertools import count
 from typing import Final
 
@@ -105,6 +106,15 @@ class Lane:
     def offer_at(self, ticket: Ticket, time: float) -> None:
         """Queue a request that may not go before `time`."""
         heapq.heappush(self._later, (time, next(self._tie), ticket))
+
+    @property
+    def counts_days(self) -> bool:
+        """Whether calls of the last 24 hours count, those of earlier runs too."""
+        return self._buckets.counts_days
+
+    def remember_day(self, ago: Iterable[tuple[float, int]], now: float) -> None:
+        """Note the calls of earlier runs, as (seconds ago, calls), the oldest first."""
+        self._buckets.remember_day((now - seconds, calls) for seconds, calls in ago)
 
     def wanted(self) -> int:
         """Return how many more requests the window has room for."""

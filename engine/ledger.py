@@ -94,16 +94,26 @@ class Ledger:
     """Reservations and spending over nested scopes.
 
     Invariant: in every capped scope, spent + reserved <= cap after every call, as long as no attempt costs more than
-    its reservation. What was spent before a cap was lowered can exceed it; then nothing more is reserved.
+    its reservation. What was spent before a cap was lowered can exceed it; then nothing more is reserved. `releases`
+    counts how often something came back.
     """
 
-    def __init__(self, caps: Mapping[Scope, Cap], spent: Mapping[Scope, Amount]) -> None:
-        """`spent` is what the store knows of earlier runs, in-doubt attempts at their reservation included."""
+    def __init__(
+        self, caps: Mapping[Scope, Cap], spent: Mapping[Scope, Amount], reserved: Mapping[Scope, Amount] | None = None
+    ) -> None:
+        """Open the books with what earlier runs `spent`, and what is `reserved` for what they left under way."""
+        self.releases = 0
         self._accounts: dict[Scope, Account] = {}
-        for scope in {*caps, *spent}:
-            used = spent.get(scope, ZERO)
-            cap = caps.get(scope, UNCAPPED)
-            account = self._accounts[scope] = Account(cap=cap, spent_nano=used.nano, spent_tokens=used.tokens)
+        held = reserved or {}
+        for scope in {*caps, *spent, *held}:
+            used, kept = spent.get(scope, ZERO), held.get(scope, ZERO)
+            account = self._accounts[scope] = Account(
+                cap=caps.get(scope, UNCAPPED),
+                spent_nano=used.nano,
+                spent_tokens=used.tokens,
+                reserved_nano=kept.nano,
+                reserved_tokens=kept.tokens,
+            )
             account.warned = account.passed()
 
     def budget(self, scopes: tuple[Scope, ...]) -> Budget:
@@ -142,6 +152,7 @@ class Ledger:
 
     def release(self, reservation: Reservation) -> None:
         """Give a reservation back: nothing was paid."""
+        self.releases += 1
         for account in reservation.budget.accounts:
             account.reserved_nano -= reservation.amount.nano
             account.reserved_tokens -= reservation.amount.tokens

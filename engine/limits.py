@@ -1,6 +1,7 @@
 """Rate limits as buckets that answer *when*; they never sleep and never look at a clock."""
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -11,6 +12,7 @@ DAY: Final = 86_400.0
 SLACK: Final = 1e-9
 # A day's calls are counted in slices of this many seconds, so that a window holds at most 1,440 of them.
 SLICE: Final = 60.0
+_MINUTELY: Final = ("requests", "input_tokens", "output_tokens", "tokens")
 
 
 class RateLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,12 +20,13 @@ class RateLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         requests, input_tokens, output_tokens, tokens: per minute.
-        requests_per_day: in any 24 hours of this run.
+        requests_per_day: in any 24 hours.
         concurrency: most calls in flight at once.
         adaptive: find the best concurrency below `concurrency` (AIMD); False for engines with a fixed capacity.
+        share: the part of every limit, given or announced, that this process may use; others have the rest.
 
     Raises:
-        ValueError: a limit is below 1, which would let nothing through for ever.
+        ValueError: a limit is below 1, which would let nothing through for ever, or the share is none.
     """
 
     requests: int | None = None
@@ -33,12 +36,19 @@ class RateLimits(msgspec.Struct, frozen=True, kw_only=True):
     requests_per_day: int | None = None
     concurrency: int = 64
     adaptive: bool = True
+    share: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in self.__struct_fields__:
+        for name in (*_MINUTELY, "requests_per_day", "concurrency"):
             limit = getattr(self, name)
-            if limit is not None and name != "adaptive" and limit < 1:
+            if limit is not None and limit < 1:
                 raise ValueError(f"the limit `{name}` must be at least 1, not {limit}")
+        if not 0 < self.share <= 1:
+            raise ValueError(f"the share must be above 0 and at most 1, not {self.share}")
+
+    def shared(self, limit: int) -> int:
+        """Return this process's part of a count, at least 1."""
+        return max(1, int(limit * self.share))
 
 
 class TokenBucket:
@@ -100,7 +110,7 @@ class DayWindow:
     __slots__ = ("_slices", "_taken", "limit")
 
     def __init__(self, limit: int) -> None:
-        """Start with nothing taken; what earlier runs took is not known here."""
+        """Start with nothing taken; `remember` tells of earlier runs."""
         self.limit = limit
         self._taken = 0.0
         # First and last time and the units of each slice.
@@ -127,6 +137,11 @@ class DayWindow:
             units += before
         self._slices.append((first, now, units))
 
+    def remember(self, taken: Iterable[tuple[float, int]]) -> None:
+        """Note what earlier runs took, as (last moment of a slice, units) by rising time; before anything is taken."""
+        self._slices = deque((at, at, float(units)) for at, units in taken)
+        self._taken = sum(units for _, _, units in self._slices)
+
     def give_back(self, amount: float, now: float) -> None:
         """Return units that were not used."""
         self._expire(now)
@@ -151,17 +166,28 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 class Buckets:
     """The buckets of one lane: requests, tokens and days together.
 
-    A limit that was given is a ceiling: what a provider announces fills the gaps and may lower it, never raise it.
+    A limit that was given is a ceiling: what a provider announces fills the gaps and may lower it, never raise it. Of
+    all of them this process's share counts.
     """
 
-    __slots__ = ("_burst", "_by_dimension", "_day", "_given")
+    __slots__ = ("_burst", "_by_dimension", "_day", "_given", "_share")
 
     def __init__(self, limits: RateLimits, now: float, *, burst_seconds: float = 1.0) -> None:
         """`burst_seconds` is how much of a minute's allowance may go out at once; providers slice their minutes too."""
-        self._burst = burst_seconds
+        self._burst, self._share = burst_seconds, limits.share
         self._given = {name: limit for name in _MINUTELY if (limit := getattr(limits, name)) is not None}
-        self._day = DayWindow(limits.requests_per_day) if limits.requests_per_day is not None else None
+        self._day = None if limits.requests_per_day is None else DayWindow(limits.shared(limits.requests_per_day))
         self._by_dimension = {name: self._bucket(limit, now) for name, limit in self._given.items()}
+
+    @property
+    def counts_days(self) -> bool:
+        """Whether there is a limit for the day."""
+        return self._day is not None
+
+    def remember_day(self, taken: Iterable[tuple[float, int]]) -> None:
+        """Note what earlier runs took of the day's limit, as (time, calls) by rising time; call it before anything."""
+        if self._day is not None:
+            self._day.remember(taken)
 
     def ready_at(self, cost: Cost, now: float) -> float:
         """Return when a call of this cost may go."""
@@ -197,8 +223,8 @@ class Buckets:
         bucket = self._by_dimension.get(dimension)
         if bucket is None:
             self._by_dimension[dimension] = self._bucket(limit, now)
-        elif bucket.rate != limit / MINUTE:
-            bucket.retune(limit / MINUTE, self._capacity(limit), now)
+        elif bucket.rate != self._rate(limit):
+            bucket.retune(self._rate(limit), self._capacity(limit), now)
 
     def lower_to(self, dimension: str, remaining: int, now: float) -> None:
         """Take over a remaining allowance that is lower than ours."""
@@ -207,13 +233,13 @@ class Buckets:
             bucket.lower_to(remaining, now)
 
     def _bucket(self, limit: int, now: float) -> TokenBucket:
-        return TokenBucket(limit / MINUTE, self._capacity(limit), now)
+        return TokenBucket(self._rate(limit), self._capacity(limit), now)
+
+    def _rate(self, limit: int) -> float:
+        return self._share * limit / MINUTE
 
     def _capacity(self, limit: int) -> float:
-        return max(1.0, limit * min(1.0, self._burst / MINUTE))
-
-
-_MINUTELY: Final = ("requests", "input_tokens", "output_tokens", "tokens")
+        return max(1.0, self._share * limit * min(1.0, self._burst / MINUTE))
 
 
 def _units(dimension: str, cost: Cost) -> int:

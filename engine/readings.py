@@ -14,13 +14,15 @@ from engine.telling import Telling
 
 UNREAD_CHUNK: Final = 500
 
+Expect = Callable[[Sequence[Cell]], None]
+
 
 class Readings:
     """Turns completions into readings; a defect in a reader becomes an unreadable reading, never a lost answer."""
 
     def __init__(
         self, *, store: Store, sweep_id: int, reader: Reader, progress: Progress, tell: Telling,
-        expect: Callable[[Sequence[Cell]], None],
+        expect: Expect,
     ) -> None:  # fmt: skip
         """`expect` hears of the cells that follow once they are in the store."""
         self._store, self._sweep_id, self._reader = store, sweep_id, reader

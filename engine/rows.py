@@ -9,11 +9,18 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
-from engine.cell import Cell, Reading
+from engine.cell import Cell, Read, Reading
 from engine.codec import Codec
+from engine.errors import ProviderError
+from engine.ledger import Amount
 from engine.request import Completion, Request, prompt_bytes, request_key, well_formed
+from engine.retry import Tries
+from engine.state import State
 
 IDENT_BYTES: Final = 16
+ERROR_CHARACTERS: Final = 500
+BATCH_SUFFIX: Final = " (batch)"
+Scalar = str | int | bool | None
 _PARAMETER: Final = re.compile(r":([a-z_]+)")
 
 
@@ -69,6 +76,26 @@ class AttemptRow(NamedTuple):
     request_id: int
     run_id: int
     number: int
+
+
+class EnlistRow(NamedTuple):
+    """A request that becomes a line of a batch."""
+
+    run_id: int
+    reserved_nano: int
+    reserved_tokens: int
+    sent_ms: int
+    batch_id: int
+    line: int
+    request_id: int
+    number: int
+
+
+class MarkEnlistedRow(NamedTuple):
+    """A request that becomes a line of a batch, and the attempts it had before."""
+
+    request_id: int
+    before: int
 
 
 class PaidRow(NamedTuple):
@@ -131,6 +158,8 @@ ROWS: Final[dict[str, tuple[str, ...]]] = {
     "plan_cell": CellRow._fields,
     "send_request": MarkSentRow._fields,
     "send_attempt": AttemptRow._fields,
+    "enlist_request": MarkEnlistedRow._fields,
+    "enlist_attempt": EnlistRow._fields,
     "settle_attempt": PaidRow._fields,
     "settle_completion": CompletionRow._fields,
     "settle_request": RequestIdRow._fields,
@@ -167,7 +196,7 @@ class Planting:
         request, stage, alias = cell.request, cell.stage, cell.alias
         key = request_key(request)
         size, messages = prompt_bytes(request), len(request.messages)
-        lane, provider, model = lane_name(request), request.provider, request.model
+        lane, provider, model = lane_name(request, batch=cell.batch), request.provider, request.model
         body = codec.pack_request(request)
         ident = cell_ident(sweep_id, stage, cell.coords)
         coords, changes = cell.coords.decode(), cell.changes.decode()
@@ -184,9 +213,27 @@ class Planting:
         self.cells.extend(other.cells)
 
 
-def lane_name(request: Request) -> str:
-    """Return the lane of a request: one per provider account and model."""
-    return f"{request.provider}/{request.model}"
+class ReadRows:
+    """The rows of readings and of the cells that follow from them; made by any thread."""
+
+    __slots__ = ("bodies", "follow_ups", "readings")
+
+    def __init__(self) -> None:
+        self.readings: list[ReadingRow] = []
+        self.bodies: list[BodyRow] = []
+        self.follow_ups = Planting()
+
+    def add(self, codec: Codec, sweep_id: int, cell_id: int, read: Read) -> None:
+        """Append one cell's reading and the cells that follow from it."""
+        self.readings.append(reading_row(cell_id, read.reading))
+        self.bodies.append(BodyRow(cell_id, read.reading.body.decode()))
+        for cell in read.follow_ups:
+            self.follow_ups.add(codec, sweep_id, cell, cell_id)
+
+
+def lane_name(request: Request, *, batch: bool = False) -> str:
+    """Return the lane of a request: one per provider account and model, and way to send."""
+    return f"{request.provider}/{request.model}{BATCH_SUFFIX if batch else ''}"
 
 
 def cell_ident(sweep_id: int, stage: str, coords: bytes) -> bytes:
@@ -223,3 +270,22 @@ def completion_row(
 def reading_row(cell_id: int, reading: Reading) -> ReadingRow:
     """Return a reading's row."""
     return ReadingRow(reading.status.value, well_formed(reading.reason), reading.version, cell_id)
+
+
+def failure_rows(
+    request_id: int, number: int, error: ProviderError, *,
+    state: State, keep: bool, tries: Tries, paid: Amount, now_ms: int,
+) -> tuple[dict[str, Scalar], dict[str, Scalar]]:  # fmt: skip
+    """Return what a failed attempt and its request become; one that costs something without an answer is `assumed`."""
+    text = well_formed(error.message[:ERROR_CHARACTERS])
+    shared: dict[str, Scalar] = {
+        "request_id": request_id, "number": number, "error_class": error.kind.value, "error": text,
+    }  # fmt: skip
+    attempt = shared | {
+        "outcome": "assumed" if paid.nano else "error", "status": error.status, "cost_nano": paid.nano,
+        "tokens": paid.tokens, "settled_ms": now_ms,
+    }  # fmt: skip
+    request = shared | {
+        "state": state.value, "keep": keep, "failures": tries.failures, "throttles": tries.throttles,
+    }  # fmt: skip
+    return attempt, request

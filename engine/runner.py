@@ -11,6 +11,8 @@ from itertools import islice
 from random import Random
 from typing import Final
 
+from engine.batch.conductor import Conductor, Upstream
+from engine.batch.wiring import Batching, Run, build_conductor
 from engine.calls import REFUSED_PAUSE, Calls
 from engine.cell import Cell, Reader
 from engine.clock import Clock
@@ -52,6 +54,7 @@ class Runner:
         rng: Random,
         progress: Progress,
         listen: Listener,
+        batching: Batching | None = None,
         patience: float = REFUSED_PATIENCE,
         look_every: float = LOOK_EVERY,
     ) -> None:
@@ -69,6 +72,7 @@ class Runner:
             rng: jitter.
             progress: counters, which know what earlier runs finished.
             listen: hears of what people should know.
+            batching: how requests of batch lanes are sent; None where there are none.
             patience: seconds that a refusing disk is waited for.
             look_every: seconds between looks for answers that cells joined late.
 
@@ -89,6 +93,14 @@ class Runner:
             readings=self._readings, clock=clock, rng=rng, progress=progress, tell=self._tell,
         )  # fmt: skip
         self._wake = asyncio.Event()
+        self._conductor: Conductor | None = None
+        if batching is not None:
+            run = Run(
+                store=store, sweep_id=sweep.id, run_id=run_id, scheduler=scheduler, reader=reader, progress=progress,
+                clock=clock, rng=rng, listen=listen, expect=self._expect, requeued=self._expect_lane,
+            )  # fmt: skip
+            upstream = Upstream(batching.feeds, self._quiet, scheduler.stop_provider, self._wake.set)
+            self._conductor = build_conductor(batching, run, upstream)
         self._started = clock.now()
         self._planning = False
         self._error: BaseException | None = None
@@ -106,6 +118,8 @@ class Runner:
         """
         self._planning = True
         background = [asyncio.create_task(self._plan(roots)), asyncio.create_task(self._chores())]
+        if self._conductor is not None:
+            background.append(asyncio.create_task(self._conduct(self._conductor)))
         try:
             await self._store.adopt(self._sweep.id)
             await self._catch_up()
@@ -120,12 +134,16 @@ class Runner:
     def drain(self) -> None:
         """Send nothing more; let the calls on the wire finish and be stored."""
         self._calls.draining = True
+        if self._conductor is not None:
+            self._conductor.drain()
         self._wake.set()
 
     def abort(self) -> None:
         """Drain, and hang up on the calls on the wire; they count as possibly billed."""
         self.drain()
         self._calls.hang_up()
+        if self._conductor is not None:
+            self._conductor.hang_up()
 
     def snapshot(self) -> Snapshot:
         """Return what the run looks like now; free of side effects."""
@@ -144,6 +162,7 @@ class Runner:
             planning=self._planning,
             draining=self._calls.draining,
             refused=str(self._store.refused or ""),
+            batches=() if self._conductor is None else self._conductor.snapshot(),
         )
 
     # ----- the loop
@@ -188,8 +207,12 @@ class Runner:
         if self._tasks:
             return False
         if self._calls.draining:
-            return True
-        return not self._planning and not self._refillable() and self._scheduler.idle()
+            return self._conductor is None or not self._conductor.submitting()
+        return self._quiet() and (self._conductor is None or self._conductor.idle())
+
+    def _quiet(self) -> bool:
+        """Say whether nothing is under way or could go, batches aside."""
+        return not self._planning and not self._tasks and not self._refillable() and self._scheduler.idle()
 
     def _given_up_on_disk(self) -> bool:
         """Say whether the disk has refused for too long; writes that get through in between do not start it anew."""
@@ -208,9 +231,10 @@ class Runner:
             return Outcome.REFUSED
         if self._calls.draining:
             return Outcome.INTERRUPTED
-        if any(lane.stopped for lane in lanes):
+        batches = self._conductor
+        if any(lane.stopped for lane in lanes) or (batches is not None and batches.stopped()):
             return Outcome.STOPPED
-        if any(lane.withheld for lane in lanes):
+        if any(lane.withheld for lane in lanes) or (batches is not None and batches.withheld()):
             return Outcome.BUDGET
         if waiting := await self._store.waiting(self._sweep.id):
             text = f"{sum(waiting.values())} requests wait for models that this run does not use: {', '.join(waiting)}"
@@ -288,9 +312,15 @@ class Runner:
 
     def _expect(self, cells: Sequence[Cell]) -> None:
         """Note that the store now holds requests for these cells' lanes."""
-        if cells:
-            self._more.update({lane_name(cell.request) for cell in cells})
-            self._wake.set()
+        for lane in {lane_name(cell.request, batch=cell.batch) for cell in cells}:
+            self._expect_lane(lane)
+
+    def _expect_lane(self, lane: str) -> None:
+        """Note that the store holds requests for a lane, of calls or of batches."""
+        self._more.add(lane)
+        if self._conductor is not None:
+            self._conductor.expect(lane)
+        self._wake.set()
 
     def _refillable(self) -> list[Lane]:
         """Return lanes with room whose requests in the store may not be exhausted."""
@@ -335,6 +365,14 @@ class Runner:
         self._scheduler.offer(leased)
 
     # ----- in the background
+
+    async def _conduct(self, conductor: Conductor) -> None:
+        try:
+            await conductor.run()
+        except Exception as error:  # noqa: BLE001 - a defect must not end the batches in silence
+            self._stop_for(error)
+        finally:
+            self._wake.set()
 
     async def _catch_up(self) -> int:
         return await self._readings.catch_up(lambda: not self._calls.draining)

@@ -122,7 +122,7 @@ class Scheduler:
         warnings = self._commit(ticket, paid)
         ticket.advance(Event.RETRY if isinstance(decision, RetryAt | StopProvider) else Event.FAIL)
         if isinstance(decision, StopProvider):
-            self.stop_provider(ticket, decision.reason)
+            self.stop_provider(self._routes[ticket.leased.alias].provider, decision.reason)
         return Failure(decision, paid, warnings)
 
     def retry(self, ticket: Ticket, at: float) -> None:
@@ -239,10 +239,9 @@ class Scheduler:
         if reservation is not None:
             self.ledger.release(reservation)
 
-    def stop_provider(self, ticket: Ticket, reason: str) -> None:
-        """Send nothing more to the provider of `ticket` in this run."""
-        provider = self._routes[ticket.leased.alias].provider
-        for lane in self._provider_lanes[provider]:
+    def stop_provider(self, provider: str, reason: str) -> None:
+        """Send nothing more to a provider in this run."""
+        for lane in self._provider_lanes.get(provider, ()):
             lane.stop(reason)
 
     def _ticket(self, leased: Leased) -> Ticket:
@@ -254,11 +253,13 @@ class Scheduler:
             output_tokens=int(allowance * TYPICAL_OUTPUT_SHARE),
         )
         worst = Amount(worst_cost_nano(route.price, bound, allowance), bound + allowance)
-        return Ticket(leased, cost, worst, self._budget(leased.alias, leased.stage, route.provider))
+        return Ticket(leased, cost, worst, self.budget(leased.alias, leased.stage))
 
-    def _budget(self, alias: str, stage: str, provider: str) -> Budget:
+    def budget(self, alias: str, stage: str) -> Budget:
+        """Return who pays for requests of a model and a stage."""
         budget = self._budgets.get((alias, stage))
         if budget is None:
+            provider = self._routes[alias].provider
             scopes = (self._sweep, Scope("provider", provider), Scope("model", alias), Scope("stage", stage))
             budget = self._budgets[alias, stage] = self.ledger.budget(scopes)
         return budget

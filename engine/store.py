@@ -9,7 +9,7 @@ import contextlib
 import os
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
@@ -24,15 +24,14 @@ from engine.database import StoreLock, explained, load_queries, open_writer
 from engine.errors import ErrorClass, ProviderError, StoreError, StoreRefused
 from engine.lane import Leased, LeasedCell, Ticket
 from engine.ledger import Amount, Scope
-from engine.request import Completion, Finish, Usage, well_formed
+from engine.request import Completion, Finish, Usage
 from engine.rescue import Rescued
-from engine.rows import AttemptRow, PaidRow, completion_row
+from engine.rows import AttemptRow, PaidRow, completion_row, failure_rows
 from engine.state import State
-from engine.writer import RETRY_SECONDS, Writer
-from engine.writes import Fail, Lease, Plan, Planned, ReadCell, Scalar, Send, Settle, Statement, Values
+from engine.writer import RETRY_SECONDS, Operation, Writer
+from engine.writes import Fail, Lease, Plan, Planned, ReadCell, Send, Settle, Statement, Values
 
 LEASE_MS: Final = 120_000
-ERROR_CHARACTERS: Final = 500
 
 Result = TypeVar("Result")
 
@@ -144,11 +143,19 @@ class Store:
         """
         await self._writer.flush()
 
+    async def fetch(self, name: str, values: Values) -> list[Any]:
+        """Run one named statement in the writer's turn and return its rows, once it is committed."""
+        return _of(list, await self.put(Statement(name, values)))
+
+    def put(self, operation: Operation) -> "asyncio.Future[object]":
+        """Queue an operation; the future resolves when its commit is on disk."""
+        return self._writer.put(operation)
+
     # ----- sweeps and runs
 
     async def find_sweep(self, name: str) -> Sweep | None:
         """Return the sweep of that name, if the store has it."""
-        for row in await self._fetch("find_sweep", {"name": name}):
+        for row in await self.fetch("find_sweep", {"name": name}):
             return Sweep(
                 id=row[0], name=row[1], simulated=bool(row[2]), manifest=row[3], plan_hash=row[4], planned=bool(row[5])
             )
@@ -157,25 +164,25 @@ class Store:
     async def add_sweep(self, name: str, manifest: str, plan_hash: str, *, simulated: bool, now_ms: int) -> int:
         """Register a new sweep and return its id."""
         values = {"name": name, "manifest": manifest, "plan_hash": plan_hash, "simulated": simulated, "now_ms": now_ms}
-        return int((await self._fetch("add_sweep", values))[0][0])
+        return int((await self.fetch("add_sweep", values))[0][0])
 
     async def update_sweep(self, sweep_id: int, manifest: str, plan_hash: str, *, planned: bool) -> None:
         """Replace a sweep's manifest; `planned` False has its roots planned again."""
         values = {"sweep_id": sweep_id, "manifest": manifest, "plan_hash": plan_hash, "planned": planned}
-        await self._fetch("update_sweep", values)
+        await self.fetch("update_sweep", values)
 
     async def mark_planned(self, sweep_id: int) -> None:
         """Record that every root cell of the sweep is in the store."""
-        await self._fetch("mark_planned", {"sweep_id": sweep_id})
+        await self.fetch("mark_planned", {"sweep_id": sweep_id})
 
     async def begin_run(self, sweep_id: int, manifest: str, now_ms: int) -> int:
         """Register this start of the program and return the run's id."""
         values = {"sweep_id": sweep_id, "manifest": manifest, "pid": os.getpid(), "now_ms": now_ms}
-        return int((await self._fetch("begin_run", values))[0][0])
+        return int((await self.fetch("begin_run", values))[0][0])
 
     async def end_run(self, run_id: int, outcome: str, now_ms: int) -> None:
         """Record how the run ended."""
-        await self._fetch("end_run", {"run_id": run_id, "outcome": outcome, "now_ms": now_ms})
+        await self.fetch("end_run", {"run_id": run_id, "outcome": outcome, "now_ms": now_ms})
 
     async def recover(self, free_providers: Sequence[str], now_ms: int) -> Recovery:
         """Resolve what a killed run left behind, in one transaction; call it before sending anything.
@@ -185,31 +192,37 @@ class Store:
         """
         values = {"now_ms": now_ms, "free_providers": _json_list(free_providers)}
         steps = ("forget_leases", "doubt_attempts", "lose_requests", "doubtful", "retry_lost_requests")
-        futures = [self._fetch(name, values) for name in (*steps, "assume_billed", "assume_free")]
+        futures = [self.fetch(name, values) for name in (*steps, "assume_billed", "assume_free")]
         found = (await asyncio.gather(*futures))[steps.index("doubtful")]
         return Recovery(calls=int(found[0][0]), nano=int(found[0][1]))
 
     async def adopt(self, sweep_id: int) -> int:
         """Take over requests that this sweep's cells wait for and another sweep left unanswered; return how many."""
-        return len(await self._fetch("adopt", {"sweep_id": sweep_id}))
+        return len(await self.fetch("adopt", {"sweep_id": sweep_id}))
 
     async def revive(self, sweep_id: int, kind: ErrorClass | None) -> int:
         """Plan failed requests of one class, or all, again; return how many."""
-        return len(await self._fetch("revive", {"sweep_id": sweep_id, "error_class": kind.value if kind else ""}))
+        return len(await self.fetch("revive", {"sweep_id": sweep_id, "error_class": kind.value if kind else ""}))
 
-    async def spent(self, sweep: Sweep) -> dict[Scope, Amount]:
-        """Return what every budget scope of a sweep has used, open reservations included."""
-        totals: dict[Scope, Amount] = {}
-        for provider, alias, stage, nano, tokens in await self._fetch("spent", {"sweep_id": sweep.id}):
+    async def used(self, sweep: Sweep) -> tuple[dict[Scope, Amount], dict[Scope, Amount]]:
+        """Return what every budget scope of a sweep has spent, and what is set aside for batches under way."""
+        spent: dict[Scope, Amount] = {}
+        reserved: dict[Scope, Amount] = {}
+        for provider, alias, stage, *amounts in await self.fetch("spent", {"sweep_id": sweep.id}):
             names = {"sweep": sweep.name, "provider": provider, "model": alias, "stage": stage}
             for scope in (Scope(kind, name) for kind, name in names.items()):
-                before = totals.get(scope, Amount(0, 0))
-                totals[scope] = Amount(before.nano + nano, before.tokens + tokens)
-        return totals
+                _add(spent, scope, Amount(*amounts[:2]))
+                _add(reserved, scope, Amount(*amounts[2:]))
+        return spent, reserved
+
+    async def reroute(self, sweep_id: int, lanes: Mapping[tuple[str, str], str]) -> int:
+        """Move planned requests to the lanes that now send their (alias, stage); return how many moved."""
+        table = [{"alias": alias, "stage": stage, "lane": lane} for (alias, stage), lane in lanes.items()]
+        return len(await self.fetch("reroute", {"sweep_id": sweep_id, "lanes": _json_list(table)}))
 
     async def waiting(self, sweep_id: int) -> dict[str, int]:
         """Return by lane how many requests of a sweep are planned and not leased."""
-        return dict(await self._fetch("waiting", {"sweep_id": sweep_id}))
+        return dict(await self.fetch("waiting", {"sweep_id": sweep_id}))
 
     # ----- the life of requests
 
@@ -239,7 +252,7 @@ class Store:
     async def renew(self, run_id: int, request_ids: Sequence[int], now_ms: int) -> list[bool]:
         """Prolong leases; False means that one was lost: do not send, but still settle what was sent."""
         values = {"ids": _json_list(request_ids), "run_id": run_id, "lease_ms": now_ms + LEASE_MS}
-        kept = {row[0] for row in await self._fetch("renew", values)}
+        kept = {row[0] for row in await self.fetch("renew", values)}
         return [each in kept for each in request_ids]
 
     async def send(self, ticket: Ticket, run_id: int, now_ms: int) -> bool:
@@ -270,13 +283,13 @@ class Store:
         cost = PaidRow(paid.nano, paid.tokens, now_ms, leased.id, number)
         operation = Settle(leased.key, cost, row, leaves_unread=len(reads) < len(leased.cells))
         for cell_id, read in reads:
-            operation.add(self._codec, sweep_id, cell_id, read)
+            operation.rows.add(self._codec, sweep_id, cell_id, read)
         await self._writer.put(operation)
 
     async def read(self, sweep_id: int, cell_id: int, read: Read) -> None:
         """Store the reading of an answer that the store already holds, with what follows from it."""
         operation = ReadCell()
-        operation.add(self._codec, sweep_id, cell_id, read)
+        operation.rows.add(self._codec, sweep_id, cell_id, read)
         await self._writer.put(operation)
 
     async def fail(
@@ -286,32 +299,22 @@ class Store:
 
         An attempt that costs something without an answer is `assumed` billed, any other is an `error`.
         """
-        text = well_formed(error.message[:ERROR_CHARACTERS])
-        shared: dict[str, Scalar] = {
-            "request_id": ticket.leased.id, "number": ticket.attempt, "error_class": error.kind.value, "error": text,
-        }  # fmt: skip
-        attempt = shared | {
-            "outcome": "assumed" if paid.nano else "error", "status": error.status, "cost_nano": paid.nano,
-            "tokens": paid.tokens, "settled_ms": now_ms,
-        }  # fmt: skip
-        request = shared | {
-            "state": state.value, "keep": keep, "failures": ticket.tries.failures, "throttles": ticket.tries.throttles,
-        }  # fmt: skip
+        attempt, request = failure_rows(
+            ticket.leased.id, ticket.attempt, error,
+            state=state, keep=keep, tries=ticket.tries, paid=paid, now_ms=now_ms,
+        )  # fmt: skip
         await self._writer.put(Fail(ticket.leased.key, attempt, request))
 
     async def release(self, run_id: int, request_ids: Sequence[int]) -> None:
         """Give leases back."""
-        await self._fetch("release", {"ids": _json_list(request_ids), "run_id": run_id})
+        await self.fetch("release", {"ids": _json_list(request_ids), "run_id": run_id})
 
     async def unread(self, sweep_id: int, after: int, most: int) -> list[UnreadCell]:
         """Return cells, by rising id after `after`, whose answers are stored but not read."""
-        rows = await self._fetch("unread", {"sweep_id": sweep_id, "after": after, "most": most})
+        rows = await self.fetch("unread", {"sweep_id": sweep_id, "after": after, "most": most})
         return [self._unread_cell(tuple(row)) for row in rows]
 
     # ----- private
-
-    async def _fetch(self, name: str, values: Values) -> list[Any]:
-        return _of(list, await self._writer.put(Statement(name, values)))
 
     def _explain(self, error: sqlite3.DatabaseError) -> StoreError | None:
         try:
@@ -355,7 +358,7 @@ class Store:
 
     async def _import(self, line: rescue.Line) -> bool:
         try:
-            rows = await self._fetch("request_of_key", {"key": bytes.fromhex(line.key)})
+            rows = await self.fetch("request_of_key", {"key": bytes.fromhex(line.key)})
             for row in rows:
                 operation = rescue.operation(line, row[0])
                 operation.kept = False  # still on its disk: a store that refuses it is not opened
@@ -383,6 +386,11 @@ def _of(kind: type[Result], value: object) -> Result:
     if not isinstance(value, kind):
         raise TypeError(f"an operation resolved to {type(value).__name__} instead of {kind.__name__}")
     return value
+
+
+def _add(totals: dict[Scope, Amount], scope: Scope, amount: Amount) -> None:
+    before = totals.get(scope, Amount(0, 0))
+    totals[scope] = Amount(before.nano + amount.nano, before.tokens + amount.tokens)
 
 
 def _json_list(values: Sequence[object]) -> str:

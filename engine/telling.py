@@ -35,6 +35,10 @@ class Telling:
         text = f"{leased.stage} request to {leased.request.model} failed ({error.kind}): {error}"
         self.notify("request_failed", Level.WARNING, text, request=leased.id, error_class=error.kind.value)
 
+    def failures(self, number: int, text: str) -> None:
+        """Tell of requests that failed for good, all of the same cause."""
+        self.notify("request_failed", Level.WARNING, f"{number} {text}", requests=number)
+
     def stopped(self, provider: str, error: ProviderError) -> None:
         """Tell of a provider that can do nothing more in this run."""
         text = f"{provider} takes no more calls in this run ({error.kind}): {error}"

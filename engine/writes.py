@@ -4,23 +4,23 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from engine.cell import Cell, Read
+from engine.cell import Cell
 from engine.codec import Codec
 from engine.rows import (
     AttemptRow,
-    BodyRow,
     CompletionRow,
+    EnlistRow,
+    MarkEnlistedRow,
     MarkSentRow,
     PaidRow,
     Planting,
-    ReadingRow,
+    ReadRows,
     RequestIdRow,
-    reading_row,
+    Scalar,
 )
 from engine.writer import Operation
 
 Values = Mapping[str, object]
-Scalar = str | int | bool | None
 Scalars = Mapping[str, Scalar]
 
 
@@ -54,23 +54,25 @@ class Send(Operation):
         self.request = MarkSentRow(attempt.request_id, attempt.run_id, attempt.number)
 
 
+class Enlist(Operation):
+    """Make requests the lines of a batch; resolves to the set of line numbers that went in."""
+
+    __slots__ = ("attempts", "requests")
+
+    def __init__(self, attempts: Sequence[EnlistRow]) -> None:
+        super().__init__()
+        self.attempts = attempts
+        self.requests = [MarkEnlistedRow(row.request_id, row.number - 1) for row in attempts]
+
+
 class Reads(Operation):
     """Carries readings of answers and the cells that follow from them."""
 
-    __slots__ = ("bodies", "follow_ups", "readings")
+    __slots__ = ("rows",)
 
-    def __init__(self, *, kept: bool = False) -> None:
+    def __init__(self, rows: ReadRows | None = None, *, kept: bool = False) -> None:
         super().__init__(kept=kept)
-        self.readings: list[ReadingRow] = []
-        self.bodies: list[BodyRow] = []
-        self.follow_ups = Planting()
-
-    def add(self, codec: Codec, sweep_id: int, cell_id: int, read: Read) -> None:
-        """Add one cell's reading and the cells that follow from it."""
-        self.readings.append(reading_row(cell_id, read.reading))
-        self.bodies.append(BodyRow(cell_id, read.reading.body.decode()))
-        for cell in read.follow_ups:
-            self.follow_ups.add(codec, sweep_id, cell, cell_id)
+        self.rows = rows or ReadRows()
 
 
 class Settle(Reads):
@@ -78,9 +80,11 @@ class Settle(Reads):
 
     __slots__ = ("completion", "key", "leaves_unread", "paid", "request")
 
-    def __init__(self, key: bytes, paid: PaidRow, completion: CompletionRow, *, leaves_unread: bool) -> None:
+    def __init__(
+        self, key: bytes, paid: PaidRow, completion: CompletionRow, rows: ReadRows | None = None, *, leaves_unread: bool
+    ) -> None:
         """`key` names the request wherever the store is copied to; `leaves_unread` cells are read later."""
-        super().__init__(kept=True)
+        super().__init__(rows, kept=True)
         self.key = key
         self.paid = paid
         self.completion = completion

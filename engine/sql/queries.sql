@@ -4,7 +4,7 @@
 -- plan_request --
 INSERT INTO request (key, sweep_id, lane, provider, model, alias, stage, priority, size, messages)
 VALUES (:key, :sweep_id, :lane, :provider, :model, :alias, :stage, :priority, :size, :messages)
-ON CONFLICT (key) DO UPDATE SET sweep_id = excluded.sweep_id, alias = excluded.alias, stage = excluded.stage,
+ON CONFLICT (key) DO UPDATE SET sweep_id = excluded.sweep_id, lane = excluded.lane, alias = excluded.alias, stage = excluded.stage,
     priority = excluded.priority, state = 'planned', failures = 0, throttles = 0, error_class = NULL, error = NULL
 WHERE request.owner IS NULL AND (
     request.sweep_id <> excluded.sweep_id AND request.state IN ('planned', 'failed')
@@ -126,15 +126,15 @@ INSERT INTO run (sweep_id, manifest, pid, started_ms) VALUES (:sweep_id, :manife
 UPDATE run SET ended_ms = :now_ms, outcome = :outcome WHERE id = :run_id;
 
 -- doubt_attempts --
-UPDATE attempt SET outcome = 'in_doubt' WHERE outcome IN ('open', 'in_doubt') AND outcome = 'open';
+UPDATE attempt SET outcome = 'in_doubt' WHERE outcome IN ('open', 'in_doubt') AND outcome = 'open' AND batch_id IS NULL;
 
 -- lose_requests --
 UPDATE request SET state = 'in_doubt'
-WHERE id IN (SELECT request_id FROM attempt WHERE outcome IN ('open', 'in_doubt')) AND state = 'sent';
+WHERE id IN (SELECT request_id FROM attempt WHERE outcome IN ('open', 'in_doubt') AND outcome = 'in_doubt') AND state = 'sent';
 
 -- retry_lost_requests --
 UPDATE request SET state = 'planned'
-WHERE id IN (SELECT request_id FROM attempt WHERE outcome IN ('open', 'in_doubt')) AND state = 'in_doubt';
+WHERE id IN (SELECT request_id FROM attempt WHERE outcome IN ('open', 'in_doubt') AND outcome = 'in_doubt') AND state = 'in_doubt';
 
 -- forget_leases --
 UPDATE request SET owner = NULL, lease_ms = NULL WHERE owner IS NOT NULL;
@@ -158,7 +158,7 @@ WHERE sweep_id = :sweep_id AND state = 'failed' AND (:error_class = '' OR error_
 RETURNING id;
 
 -- spent --
-SELECT provider, alias, stage, cost_nano + reserved_nano, tokens + reserved_tokens FROM spend WHERE sweep_id = :sweep_id;
+SELECT provider, alias, stage, cost_nano, tokens, reserved_nano, reserved_tokens FROM spend WHERE sweep_id = :sweep_id;
 
 -- probe --
 PRAGMA user_version = @VERSION@;
@@ -172,3 +172,91 @@ RETURNING id;
 
 -- update_sweep --
 UPDATE sweep SET manifest = :manifest, plan_hash = :plan_hash, planned = :planned WHERE id = :sweep_id;
+
+-- reroute --
+UPDATE request SET lane = t.lane
+FROM (SELECT value ->> 'alias' AS alias, value ->> 'stage' AS stage, value ->> 'lane' AS lane FROM json_each(:lanes)) t
+WHERE request.sweep_id = :sweep_id AND request.state = 'planned' AND request.alias = t.alias AND request.stage = t.stage
+    AND request.lane <> t.lane
+RETURNING id;
+
+-- add_batch --
+INSERT INTO batch (sweep_id, run_id, lane, provider, model, built_ms)
+VALUES (:sweep_id, :run_id, :lane, :provider, :model, :now_ms) RETURNING id;
+
+-- advance_batch --
+UPDATE batch SET stage = :stage, marker = coalesce(:marker, marker), count = coalesce(:count, count),
+    bytes = coalesce(:bytes, bytes), tokens = coalesce(:tokens, tokens), file_id = coalesce(:file_id, file_id),
+    remote_id = coalesce(:remote_id, remote_id), remote = coalesce(:remote, remote), reason = coalesce(:reason, reason),
+    created_ms = iif(:stage = 'creating', :now_ms, created_ms), ended_ms = iif(:stage = 'ended', :now_ms, ended_ms),
+    closed_ms = iif(:stage IN ('closed', 'dropped'), :now_ms, closed_ms)
+WHERE id = :batch_id AND stage = :before RETURNING id;
+
+-- note_batch --
+UPDATE batch SET remote = :remote, cancelled = max(cancelled, :cancelled) WHERE id = :batch_id;
+
+-- live_batches --
+SELECT id, lane, provider, model, stage, marker, count, bytes, tokens, file_id, remote_id, remote, cancelled,
+    coalesce(created_ms, 0), coalesce(ended_ms, 0)
+FROM batch WHERE sweep_id = :sweep_id AND stage NOT IN ('closed', 'dropped') ORDER BY id;
+
+-- ready_for_batch --
+SELECT count(*), coalesce(sum(size), 0) FROM (
+    SELECT size FROM request r WHERE sweep_id = :sweep_id AND lane = :lane AND state = 'planned' AND owner IS NULL
+        AND NOT EXISTS (SELECT 1 FROM json_each(:skip) s WHERE s.value = r.alias || char(10) || r.stage)
+    LIMIT :most);
+
+-- stages_ready --
+SELECT DISTINCT stage FROM request WHERE sweep_id = :sweep_id AND lane = :lane AND state = 'planned' AND owner IS NULL;
+
+-- any_pending --
+SELECT EXISTS (SELECT 1 FROM json_each(:stages) s JOIN request r ON r.sweep_id = :sweep_id AND r.stage = s.value
+    AND r.state IN ('planned', 'sent', 'in_doubt'));
+
+-- batch_candidates --
+SELECT r.id, r.key, r.stage, r.alias, r.attempts, r.size, r.messages, r.priority, p.body
+FROM request r JOIN prompt p ON p.request_id = r.id
+WHERE r.sweep_id = :sweep_id AND r.lane = :lane AND r.state = 'planned' AND r.owner IS NULL
+    AND (r.priority, r.id) > (:priority, :after)
+    AND NOT EXISTS (SELECT 1 FROM json_each(:skip) s WHERE s.value = r.alias || char(10) || r.stage)
+ORDER BY r.priority, r.id LIMIT :most;
+
+-- enlist_request --
+UPDATE request SET state = 'sent', attempts = attempts + 1
+WHERE id = :request_id AND attempts = :before AND state = 'planned' AND owner IS NULL;
+
+-- enlist_attempt --
+INSERT INTO attempt (request_id, number, run_id, sweep_id, provider, alias, stage, reserved_nano, reserved_tokens, sent_ms,
+    batch_id, line)
+SELECT id, attempts, :run_id, sweep_id, provider, alias, stage, :reserved_nano, :reserved_tokens, :sent_ms, :batch_id, :line
+FROM request WHERE id = :request_id AND attempts = :number AND state = 'sent';
+
+-- enlisted --
+SELECT line FROM attempt WHERE batch_id = :batch_id AND line >= :first;
+
+-- refuse_request --
+UPDATE request SET state = 'failed', error_class = :error_class, error = :error
+WHERE id = :request_id AND state = 'planned' AND owner IS NULL;
+
+-- open_lines --
+SELECT a.line, a.request_id, a.number, r.key, r.stage, r.alias, r.failures, r.throttles, a.reserved_nano, a.reserved_tokens
+FROM json_each(:lines) t JOIN attempt a ON a.batch_id = :batch_id AND a.line = t.value JOIN request r ON r.id = a.request_id
+WHERE a.outcome = 'open';
+
+-- open_line_numbers --
+SELECT line FROM attempt WHERE batch_id = :batch_id AND outcome = 'open' AND line > :after ORDER BY line LIMIT :most;
+
+-- batch_reserved --
+SELECT alias, stage, count(*), sum(reserved_nano), sum(reserved_tokens)
+FROM attempt WHERE batch_id = :batch_id AND outcome = 'open' GROUP BY alias, stage;
+
+-- release_batch_requests --
+UPDATE request SET state = 'planned'
+WHERE id IN (SELECT request_id FROM attempt WHERE batch_id = :batch_id AND outcome = 'open') AND state IN (@RETRY@);
+
+-- release_batch_attempts --
+UPDATE attempt SET outcome = 'error', settled_ms = :now_ms, error_class = :error_class, error = :error
+WHERE batch_id = :batch_id AND outcome = 'open';
+
+-- move_to_lane --
+UPDATE request SET lane = :lane WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'planned';

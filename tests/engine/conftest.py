@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from engine.batch.wiring import Batching
 from engine.cell import Cell, Read, Reader, Reading, ReadingStatus
 from engine.clock import Clock, SystemClock
 from engine.errors import ErrorClass, ProviderError
@@ -118,8 +119,9 @@ class Desk:
 
     async def spent(self) -> Amount:
         """Return what the sweep has used."""
-        spent = await self.store.spent(self.sweep)
-        return spent.get(Scope("sweep", self.sweep.name), ZERO)
+        scope = Scope("sweep", self.sweep.name)
+        spent, reserved = (used.get(scope, ZERO) for used in await self.store.used(self.sweep))
+        return Amount(spent.nano + reserved.nano, spent.tokens + reserved.tokens)
 
 
 async def sit_down(store: Store, name: str = "s") -> Desk:
@@ -172,6 +174,7 @@ class Rig:
         self.look_every = 2.0
         self.free: Sequence[str] = ()
         self.unpriced: set[str] = set()
+        self.batching: Callable[[], Batching] | None = None
         self.started: Callable[[Runner], object] = lambda runner: None
         self.notices: list[Notice] = []
         self.recovery: Recovery | None = None
@@ -196,7 +199,7 @@ class Rig:
                 alias: Route(lane, lane.partition("/")[0], self.price, self.limits)
                 for alias, lane in self.aliases.items()
             }
-            ledger = Ledger(self.caps, await store.spent(desk.sweep))
+            ledger = Ledger(self.caps, *await store.used(desk.sweep))
             runner = Runner(
                 store=store,
                 sweep=desk.sweep,
@@ -211,6 +214,7 @@ class Rig:
                 rng=Random(1),  # noqa: S311 - jitter
                 progress=Progress({}),
                 listen=self.notices.append,
+                batching=self.batching() if self.batching else None,
                 patience=self.patience,
                 look_every=self.look_every,
             )

@@ -241,7 +241,54 @@ def test_a_remaining_allowance_below_ours_is_believed() -> None:
     assert buckets.ready_at(ONE, 0.0) == pytest.approx(0.1)
 
 
-@pytest.mark.parametrize("name", [name for name in RateLimits.__struct_fields__ if name != "adaptive"])
+def test_what_earlier_runs_took_counts_for_the_day() -> None:
+    """A restart gives nobody a second allowance."""
+    buckets = Buckets(RateLimits(requests_per_day=10), 1_000.0)
+    buckets.remember_day([(-80_000.0, 6), (900.0, 4)])
+    assert buckets.ready_at(ONE, 1_000.0) == DAY - 80_000.0
+    buckets.take(ONE, DAY - 80_000.0)
+    assert buckets.ready_at(ONE, DAY - 80_000.0) == DAY - 80_000.0
+
+
+def test_without_a_limit_for_the_day_nothing_is_remembered() -> None:
+    """Nothing counts days."""
+    buckets = Buckets(RateLimits(requests=6_000), 0.0)
+    buckets.remember_day([(-1.0, 100)])
+    assert not buckets.counts_days
+    assert buckets.ready_at(ONE, 0.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [RateLimits(requests=600, share=0.5), RateLimits(share=0.5), RateLimits(requests=300)],
+    ids=["given", "announced", "as if half were given"],
+)
+def test_a_share_is_taken_of_given_and_announced_limits(limits: RateLimits) -> None:
+    """Whoever has the other half can use it."""
+    buckets = Buckets(limits, 0.0)
+    buckets.learn("requests", 600, 0.0)
+    for _ in range(5):
+        assert buckets.ready_at(ONE, 0.0) == 0.0
+        buckets.take(ONE, 0.0)
+    assert buckets.ready_at(ONE, 0.0) == pytest.approx(0.2)
+
+
+def test_a_share_of_the_day_lets_at_least_one_call_through() -> None:
+    """A part of one call is one call."""
+    buckets = Buckets(RateLimits(requests_per_day=3, share=0.1), 0.0)
+    assert buckets.ready_at(ONE, 0.0) == 0.0
+    buckets.take(ONE, 0.0)
+    assert buckets.ready_at(ONE, 0.0) == DAY
+
+
+@pytest.mark.parametrize("share", [0.0, -1.0, 1.5], ids=["none", "negative", "more than all"])
+def test_a_share_is_a_part(share: float) -> None:
+    """Of nothing there is no share, and nobody has more than all."""
+    with pytest.raises(ValueError, match="share"):
+        RateLimits(share=share)
+
+
+@pytest.mark.parametrize("name", [name for name in RateLimits.__struct_fields__ if name not in ("adaptive", "share")])
 def test_a_limit_below_one_is_refused(name: str) -> None:
     """It would let nothing through and leave a run waiting for ever."""
     with pytest.raises(ValueError, match=f"`{name}` must be at least 1, not 0"):

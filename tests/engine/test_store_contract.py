@@ -201,11 +201,11 @@ async def test_waiting_counts_what_is_planned_and_not_leased(desk: Desk) -> None
 async def test_a_sent_attempt_counts_at_its_reservation_until_it_ends(desk: Desk) -> None:
     """In every scope."""
     (ticket,) = await desk.on_wire(make_cell(1))
-    spent = await desk.store.spent(desk.sweep)
+    _, reserved = await desk.store.used(desk.sweep)
     names = [("sweep", "s"), ("provider", "scripted"), ("model", "m"), ("stage", "task")]
-    assert spent == {Scope(kind, name): Amount(1_000, 100) for kind, name in names}
+    assert reserved == {Scope(kind, name): Amount(1_000, 100) for kind, name in names}
     await desk.settle(ticket)
-    assert set((await desk.store.spent(desk.sweep)).values()) == {Amount(400, 7)}
+    assert set((await desk.store.used(desk.sweep))[0].values()) == {Amount(400, 7)}
 
 
 async def test_sending_the_same_attempt_twice_is_refused(desk: Desk) -> None:

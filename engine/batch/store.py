@@ -1,0 +1,181 @@
+"""What the store knows of batches, in the words of their life. Every method returns when its commit is on disk."""
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from engine.batch.lane import Waiting
+from engine.batch.records import Batch, Candidate, OpenLine, Share
+from engine.batch.stage import Stage, Step, step
+from engine.batching import RemoteBatch
+from engine.errors import ErrorClass, StoreError
+from engine.lane import LeasedCell
+from engine.ledger import Amount
+from engine.retry import Tries
+from engine.rows import EnlistRow
+from engine.store import Store
+from engine.writes import Enlist
+
+Pair = tuple[str, str]
+Place = tuple[int, int]
+BEGINNING: Final[Place] = (-(1 << 62), 0)
+
+_remote: Final = msgspec.json.Decoder(RemoteBatch)
+
+
+class BatchStore:
+    """The batches of one sweep; `run_id` is who forms new ones."""
+
+    def __init__(self, store: Store, sweep_id: int, run_id: int) -> None:
+        self.store, self._sweep_id, self._run_id = store, sweep_id, run_id
+
+    async def add(self, lane: str, provider: str, model: str, now_ms: int) -> Batch:
+        """Register a batch that is about to be built."""
+        values = {"lane": lane, "provider": provider, "model": model, "now_ms": now_ms}
+        rows = await self.store.fetch("add_batch", {"sweep_id": self._sweep_id, "run_id": self._run_id, **values})
+        return Batch(id=rows[0][0], lane=lane, provider=provider, model=model, stage=Stage.BUILDING)
+
+    async def live(self) -> list[Batch]:
+        """Return every batch of the sweep that is not over, oldest first."""
+        return [_batch(tuple(row)) for row in await self.store.fetch("live_batches", {"sweep_id": self._sweep_id})]
+
+    async def one(self, batch_id: int) -> Batch:
+        """Return a batch as the store knows it now."""
+        return next(batch for batch in await self.live() if batch.id == batch_id)
+
+    async def advance(self, batch: Batch, event: Step, now_ms: int, **found: Any) -> Batch:
+        """Move a batch along its table, with what was learned on the way.
+
+        Raises:
+            StoreError: the batch is not where this program left it.
+        """
+        after = step(batch.stage, event)
+        known = {"marker", "count", "bytes", "tokens", "file_id", "remote_id", "reason"}
+        values: dict[str, object] = {name: found.get(name) for name in known}
+        remote = found.get("remote")
+        values |= {"remote": None if remote is None else msgspec.json.encode(remote).decode()}
+        values |= {"batch_id": batch.id, "before": batch.stage.value, "stage": after.value, "now_ms": now_ms}
+        if not await self.store.fetch("advance_batch", values):
+            raise StoreError(f"batch {batch.id} is no longer {batch.stage}", where=str(self.store.path))
+        times = {Stage.CREATING: {"created_ms": now_ms}, Stage.ENDED: {"ended_ms": now_ms}}.get(after, {})
+        changed = {name: value for name, value in found.items() if name != "reason"}
+        return msgspec.structs.replace(batch, stage=after, **changed, **times)
+
+    async def note(self, batch: Batch, remote: RemoteBatch, *, cancelled: bool) -> Batch:
+        """Keep the provider's last word on a batch."""
+        text = msgspec.json.encode(remote).decode()
+        await self.store.fetch("note_batch", {"batch_id": batch.id, "remote": text, "cancelled": cancelled})
+        return msgspec.structs.replace(batch, remote=remote, cancelled=batch.cancelled or cancelled)
+
+    async def waiting(self, lane: str, skip: Collection[Pair], most: int) -> Waiting:
+        """Return what waits in a lane, counted up to `most`."""
+        values = {"sweep_id": self._sweep_id, "lane": lane, "skip": _pairs(skip), "most": most}
+        return Waiting(*(await self.store.fetch("ready_for_batch", values))[0])
+
+    async def stages_waiting(self, lane: str) -> set[str]:
+        """Return the stages of what waits in a lane."""
+        rows = await self.store.fetch("stages_ready", {"sweep_id": self._sweep_id, "lane": lane})
+        return {row[0] for row in rows}
+
+    async def any_pending(self, stages: Collection[str]) -> bool:
+        """Say whether a request of one of these stages is planned or under way."""
+        if not stages:
+            return False
+        values = {"sweep_id": self._sweep_id, "stages": _list(stages)}
+        return bool((await self.store.fetch("any_pending", values))[0][0])
+
+    async def candidates(self, lane: str, skip: Collection[Pair], after: Place, most: int) -> list[Candidate]:
+        """Return planned requests of a lane behind the (priority, id) `after`, in that order."""
+        values = {"sweep_id": self._sweep_id, "lane": lane, "skip": _pairs(skip), "most": most}
+        rows = await self.store.fetch("batch_candidates", {**values, "priority": after[0], "after": after[1]})
+        return [
+            Candidate(
+                id=row[0], key=row[1], stage=row[2], alias=row[3], attempts=row[4], size=row[5], messages=row[6],
+                priority=row[7], body=row[8],
+            )
+            for row in rows
+        ]  # fmt: skip
+
+    async def enlist(self, rows: Sequence[tuple[Candidate, int, Amount]], batch: Batch, now_ms: int) -> frozenset[int]:
+        """Make candidates lines of a batch, each with its number and reservation; return the numbers that went in."""
+        attempts = [
+            EnlistRow(
+                self._run_id, worst.nano, worst.tokens, now_ms, batch.id, line, candidate.id, candidate.attempts + 1
+            )
+            for candidate, line, worst in rows
+        ]
+        went = await self.store.put(Enlist(attempts))
+        assert isinstance(went, frozenset)  # noqa: S101 - what the operation resolves to
+        return went
+
+    async def refuse(self, request_id: int, kind: ErrorClass, why: str) -> None:
+        """Fail a planned request that no batch can hold."""
+        await self.store.fetch("refuse_request", {"request_id": request_id, "error_class": kind.value, "error": why})
+
+    async def open_lines(self, batch: Batch, lines: Sequence[int]) -> dict[int, OpenLine]:
+        """Return those of the given lines that have no outcome yet, by number, with the cells that wait for them."""
+        rows = await self.store.fetch("open_lines", {"batch_id": batch.id, "lines": _list(lines)})
+        chosen = {"ids": _list([row[1] for row in rows]), "sweep_id": self._sweep_id}
+        cells: dict[int, list[LeasedCell]] = {}
+        for request_id, cell_id, stage, coords in await self.store.fetch("lease_cells", chosen):
+            cells.setdefault(request_id, []).append(LeasedCell(id=cell_id, stage=stage, coords=coords.encode()))
+        return {row[0]: _open_line(row, tuple(cells.get(row[1], ()))) for row in rows}
+
+    async def open_numbers(self, batch: Batch, after: int, most: int) -> list[int]:
+        """Return the next line numbers behind `after` that have no outcome yet."""
+        values = {"batch_id": batch.id, "after": after, "most": most}
+        return [row[0] for row in await self.store.fetch("open_line_numbers", values)]
+
+    async def shares(self, batch: Batch) -> list[Share]:
+        """Return what the open lines of a batch have set aside, by model and stage."""
+        rows = await self.store.fetch("batch_reserved", {"batch_id": batch.id})
+        return [Share(alias=row[0], stage=row[1], lines=row[2], reserved=Amount(row[3], row[4])) for row in rows]
+
+    async def drop(self, batch: Batch, why: str, now_ms: int) -> None:
+        """End a batch that never ran, and plan its open lines again, at no cost and no blame; all in one commit.
+
+        Raises:
+            StoreError: the batch is not where this program left it.
+        """
+        error = {"error_class": ErrorClass.TRANSIENT.value, "error": why}
+        one = {"batch_id": batch.id, "now_ms": now_ms, **error}
+        await asyncio.gather(
+            self.store.fetch("release_batch_requests", one),
+            self.store.fetch("release_batch_attempts", one),
+            self.advance(batch, Step.DROP, now_ms, reason=why),
+        )
+
+    async def move(self, lane: str, request_ids: Sequence[int]) -> None:
+        """Send planned requests by another lane."""
+        await self.store.fetch("move_to_lane", {"lane": lane, "ids": _list(request_ids)})
+
+
+def _batch(row: tuple[Any, ...]) -> Batch:
+    names = ("id", "lane", "provider", "model", "stage", "marker", "count", "bytes", "tokens", "file_id", "remote_id")
+    remote, cancelled, created_ms, ended_ms = row[len(names) :]
+    fields: Mapping[str, Any] = dict(zip(names, row, strict=False)) | {"stage": Stage(row[4])}
+    return Batch(
+        **fields,
+        remote=None if remote == "{}" else _remote.decode(remote),
+        cancelled=bool(cancelled),
+        created_ms=created_ms,
+        ended_ms=ended_ms,
+    )
+
+
+def _open_line(row: tuple[Any, ...], cells: tuple[LeasedCell, ...]) -> OpenLine:
+    line, request_id, number, key, stage, alias, failures, throttles, nano, tokens = row
+    return OpenLine(
+        line=line, request_id=request_id, number=number, key=key, stage=stage, alias=alias,
+        tries=Tries(failures=failures, throttles=throttles), reserved=Amount(nano, tokens), cells=cells,
+    )  # fmt: skip
+
+
+def _list(values: Collection[object]) -> str:
+    return msgspec.json.encode(list(values)).decode()
+
+
+def _pairs(pairs: Collection[Pair]) -> str:
+    return _list([f"{alias}\n{stage}" for alias, stage in pairs])

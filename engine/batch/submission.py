@@ -1,0 +1,299 @@
+"""Takes one batch from its file to its end at the provider. Each step is on disk before it is taken.
+
+A create call is sent once. When its answer is lost the batch is in doubt, and only the provider's own list says what
+became of it: nothing is submitted on faith, neither this batch again nor, where batches carry no marker, another one.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from engine.batch.building import INPUT, folder_of
+from engine.batch.lane import BatchLane, Load
+from engine.batch.policy import BatchPolicy
+from engine.batch.records import Batch
+from engine.batch.stage import Stage, Step
+from engine.batch.store import BatchStore
+from engine.batching import QUEUE_FULL, BatchProvider, BatchState, LineError, RemoteBatch, Shard
+from engine.clock import Clock
+from engine.errors import ErrorClass, ProviderError
+from engine.events import Level
+from engine.retry import FATAL, STOPS_PROVIDER
+from engine.telling import Telling
+
+FIRST_PAUSE: Final = 2.0
+LONGEST_PAUSE: Final = 300.0
+REFUSALS_MOST: Final = 2
+TOO_LARGE: Final = 413
+TROUBLES_MOST: Final = 12
+# A look at a batch comes after this share of its age: late enough to be cheap, early enough not to matter.
+POLL_SHARE: Final = 0.05
+
+Wait = Callable[[float], Awaitable[None]]
+
+
+class Stopped(Exception):
+    """The provider can do nothing more in this run; the batch stays where it is."""
+
+
+class Dropped(NamedTuple):
+    """The batch never ran.
+
+    Attributes:
+        blame: the error that its requests get, or None when they are not to blame.
+        culprits: complaints about single lines; then only those requests get an error.
+        smaller: coming batches of the lane should be.
+    """
+
+    reason: str
+    blame: ProviderError | None = None
+    culprits: tuple[LineError, ...] = ()
+    smaller: bool = False
+
+
+class Submission:
+    """One batch on its way. `wait` sleeps, and ends the task when the run stops."""
+
+    def __init__(
+        self, batch: Batch, *, store: BatchStore, provider: BatchProvider, lane: BatchLane, policy: BatchPolicy,
+        folder: Path, clock: Clock, wait: Wait, tell: Telling, turn: asyncio.Lock | None, seen: Callable[[Batch], None],
+    ) -> None:  # fmt: skip
+        """Take a batch on.
+
+        `turn` is held while a create may be in doubt, where the provider's batches carry no marker; `seen` hears of
+        every change.
+        """
+        self.batch = batch
+        self._store, self._provider, self._lane, self._policy = store, provider, lane, policy
+        self._fresh = False
+        self._input = folder_of(folder, batch.id) / INPUT
+        self._clock, self._wait, self._tell, self._turn, self._seen = clock, wait, tell, turn, seen
+
+    async def see_through(self) -> Dropped | None:
+        """Go on from wherever the batch stands until the provider is done with it; None when it has ended.
+
+        Raises:
+            Stopped: quota or key; the batch stays where it is.
+        """
+        begin = {
+            Stage.READY: self._submit,
+            Stage.UPLOADED: self._submit,
+            Stage.CREATING: self._resolve,
+            Stage.IN_DOUBT: self._resolve,
+        }.get(self.batch.stage)
+        dropped = await self._in_turn(begin) if begin is not None else None
+        return await self._watch() if dropped is None and self.batch.stage is Stage.OPEN else dropped
+
+    async def _in_turn(self, act: Callable[[], Awaitable[Dropped | None]]) -> Dropped | None:
+        if self._turn is None:
+            return await act()
+        async with self._turn:
+            return await act()
+
+    # ----- to the provider
+
+    async def _submit(self) -> Dropped | None:
+        refusals = 0
+        pause = FIRST_PAUSE
+        for _ in range(TROUBLES_MOST):
+            try:
+                if self.batch.stage is Stage.READY and not await self._upload():
+                    return Dropped("its input file is missing or has changed")
+                await self._create()
+            except ProviderError as error:
+                if error.kind in STOPS_PROVIDER:
+                    raise Stopped(str(error)) from error
+                if self.batch.stage is Stage.IN_DOUBT:
+                    return await self._resolve()
+                if error.status == TOO_LARGE and self.batch.count > 1:
+                    return Dropped("the provider found it too large", smaller=True)
+                if error.kind in FATAL:
+                    await self._renew(error)
+                    continue
+                refusals += error.code == QUEUE_FULL and self._lane.alone(self.batch.id)
+                if refusals >= REFUSALS_MOST and self.batch.count > 1:
+                    return Dropped("the provider's queue has no room for so many", smaller=True)
+                await self._pause(error, pause)
+                pause = min(LONGEST_PAUSE, pause * 2)
+            else:
+                return None
+        raise Stopped(f"batch {self.batch.id} could not be submitted in {TROUBLES_MOST} tries")
+
+    async def _upload(self) -> bool:
+        size = await asyncio.to_thread(_size, self._input)
+        if size != self.batch.bytes:
+            return False
+        file_id = await self._provider.upload(self.batch.read_marker, self._input)
+        await self._advance(Step.UPLOAD, file_id=file_id)
+        self._fresh = True
+        return True
+
+    async def _renew(self, error: ProviderError) -> None:
+        """Upload again what the provider may have thrown away; what it refuses afresh is not the requests' fault.
+
+        Raises:
+            Stopped: it was uploaded afresh.
+        """
+        if self.batch.stage is not Stage.UPLOADED or self._fresh:
+            raise Stopped(f"it refuses batch {self.batch.id}: {error}") from error
+        await self._advance(Step.RENEW)
+
+    async def _create(self) -> None:
+        batch = self.batch
+        await self._advance(Step.CREATE)
+        try:
+            remote = await self._provider.create(
+                batch.read_marker, batch.file_id, self._input, Shard(count=batch.count, model=batch.model)
+            )
+        except ProviderError as error:
+            await self._advance(Step.DOUBT if error.maybe_billed else Step.REFUSE)
+            raise
+        await self._accept(remote)
+
+    async def _accept(self, remote: RemoteBatch) -> None:
+        await self._advance(Step.ACCEPT, remote_id=remote.id, remote=remote)
+        self._lane.accepted()
+        said = f"batch {self.batch.id}: {self.batch.count} requests to {self.batch.model} ({remote.id})"
+        self._tell.notify("batch_created", Level.INFO, said, batch=self.batch.id, requests=self.batch.count)
+
+    async def _pause(self, error: ProviderError, pause: float) -> None:
+        """Wait before the next try; a full queue also opens when another batch of the lane ends."""
+        if error.code != QUEUE_FULL:
+            await self._wait(max(pause, error.retry_after or 0.0))
+            return
+        until, live = self._lane.queue_full(self._clock.now()), self._lane.live
+        while self._clock.now() < until and self._lane.live >= live:
+            await self._wait(min(self._policy.first_poll, until - self._clock.now()))
+
+    # ----- in doubt
+
+    async def _resolve(self) -> Dropped | None:
+        """Ask the provider's list until it shows the batch, or has had time enough to."""
+        if self.batch.stage is Stage.CREATING:
+            await self._advance(Step.DOUBT)
+        batch = self.batch
+        said = f"batch {batch.id}: the answer to its creation was lost; looking for it at {batch.provider}"
+        self._tell.notify("batch_in_doubt", Level.WARNING, said, batch=batch.id)
+        pause = min(self._policy.first_poll, self._policy.grace)
+        while True:
+            found = await self._list()
+            if found is not None:
+                proved = [remote for remote in found if remote.marker == batch.marker]
+                if proved:
+                    await self._adopt(proved)
+                    return None
+                if not found and self._clock.wall_ms() >= batch.created_ms + self._policy.grace * 1000:
+                    return Dropped("it was never created")
+            await self._wait(pause)
+            pause = min(self._policy.longest_poll, pause * 2)
+
+    async def _list(self) -> list[RemoteBatch] | None:
+        """Return what may be this batch, or None when the list cannot be had now."""
+        batch = self.batch
+        try:
+            return await self._provider.find(batch.read_marker, batch.created_ms / 1000, batch.count)
+        except ProviderError as error:
+            if error.kind in STOPS_PROVIDER:
+                raise Stopped(str(error)) from error
+            return None
+
+    async def _adopt(self, proved: list[RemoteBatch]) -> None:
+        """Take the first batch over; a provider that made two of one call is told to stop the other."""
+        await self._accept(proved[0])
+        for other in proved[1:]:
+            try:
+                await self._provider.cancel(other.id)
+            except ProviderError as error:
+                said = f"batch {self.batch.id} exists twice and {other.id} could not be cancelled: {error}"
+                self._tell.notify("batch_twice", Level.ERROR, said, batch=self.batch.id)
+
+    # ----- at the provider
+
+    async def _watch(self) -> Dropped | None:
+        """Look at the batch until it has ended; order its cancellation when its time is up."""
+        given_up = None
+        while True:
+            remote = await self._look()
+            if remote is not None and remote.state is BatchState.FAILED:
+                return self._failed(remote)
+            if remote is not None and remote.state is BatchState.ENDED:
+                await self._advance(Step.END, remote=remote)
+                return None
+            now = self._clock.wall_ms() / 1000
+            if given_up is not None and now >= given_up:
+                await self._advance(Step.END)
+                return None
+            if given_up is None and now >= self._due():
+                await self._cancel()
+                given_up = now + self._policy.results_patience
+            await self._wait(self._until_next_look(remote, now))
+
+    async def _look(self) -> RemoteBatch | None:
+        batch = self.batch
+        try:
+            remote = await self._provider.poll(batch.remote_id)
+        except ProviderError as error:
+            if error.kind in STOPS_PROVIDER:
+                raise Stopped(str(error)) from error
+            return None
+        if batch.remote is None or remote.status != batch.remote.status:
+            self._changed(await self._store.note(batch, remote, cancelled=False))
+        return remote
+
+    async def _cancel(self) -> None:
+        if not self.batch.cancelled:
+            said = f"batch {self.batch.id} is late: cancelled, what it has finished is kept"
+            self._tell.notify("batch_late", Level.WARNING, said, batch=self.batch.id)
+        try:
+            await self._provider.cancel(self.batch.remote_id)
+        except ProviderError:
+            return  # the provider's own deadline ends it, or patience does
+        remote = self.batch.remote or RemoteBatch(id=self.batch.remote_id, state=BatchState.OPEN)
+        self._changed(await self._store.note(self.batch, remote, cancelled=True))
+
+    def _due(self) -> float:
+        """Return when the batch must have ended, in Unix seconds."""
+        created, remote = self.batch.created_ms / 1000, self.batch.remote
+        window = created + self._lane.limits.window
+        expires = (remote.expires_at if remote else 0.0) or window
+        patient = max(window, expires) + self._policy.results_patience
+        return patient if self._policy.deadline is None else min(patient, created + self._policy.deadline)
+
+    def _until_next_look(self, remote: RemoteBatch | None, now: float) -> float:
+        age = max(0.0, now - self.batch.created_ms / 1000)
+        policy = self._policy
+        pause = min(policy.longest_poll, max(policy.first_poll, POLL_SHARE * age))
+        asked = remote.retry_after if remote else None
+        return max(pause, min(asked or 0.0, policy.longest_poll))
+
+    def _failed(self, remote: RemoteBatch) -> Dropped:
+        if remote.queue_full:
+            alone = self._lane.alone(self.batch.id)
+            self._lane.queue_full(self._clock.now())
+            return Dropped("the provider's queue was full", smaller=alone)
+        culprits = tuple(error for error in remote.line_errors if error.line is not None)
+        said = "; ".join(error.message or error.code for error in remote.line_errors[:3]) or remote.status
+        if culprits:
+            return Dropped(f"failed: {said}", culprits=culprits)
+        blame = ProviderError(ErrorClass.TRANSIENT, f"the batch was refused whole: {said}", code="batch_failed")
+        return Dropped(f"failed: {said}", blame, smaller=True)
+
+    async def _advance(self, event: Step, **found: object) -> None:
+        self._changed(await self._store.advance(self.batch, event, self._clock.wall_ms(), **found))
+
+    def _changed(self, batch: Batch) -> None:
+        self.batch = batch
+        self._seen(batch)
+
+
+def load_of(batch: Batch) -> Load:
+    """Return what a batch puts into the provider's queue."""
+    return Load(batch.count, batch.tokens)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return -1
