@@ -6,25 +6,25 @@ Must not know: stores, retries of requests, prices.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
 import msgspec
+import orjson
 
-from engine.batching import BatchLimits, BatchLine, BatchState, Marker, Problem, RemoteBatch, Row, Shard, Unpaid
+from engine.batching import BatchLimits, BatchLine, BatchState, Marker, RemoteBatch, Row, Shard, Unpaid
 from engine.errors import ProviderError
-from engine.request import Completion
+from engine.request import Completion, Message, Request, Role
 from providers import anthropic
 from providers.batch_files import Expected, file_size, last_byte, pieces, results_file
+from providers.batch_lines import Frame, LineWriter, split_at, without_messages, write_turns
 from providers.batch_link import BatchLink, moment
 from providers.batch_rows import (
-    check_lines,
     dialect_of,
     lines_of,
     no_outcome,
-    outcome_of,
     read_rows,
     row_dialect,
     row_error,
@@ -33,7 +33,7 @@ from providers.dialect import Dialect
 from providers.errorbody import safe_line
 from providers.headers import retry_after
 from providers.http import HttpReply
-from providers.wire import OK, dump, malformed, read_reply
+from providers.wire import OK, malformed, read_reply
 
 BATCHES: Final = "/v1/messages/batches"
 PAGE: Final = 1000
@@ -41,6 +41,7 @@ MOST_PAGES: Final = 100
 SKEW: Final = 900.0  # seconds that two clocks may differ
 DAY: Final = 86_400.0
 ENDED: Final = "ended"
+SYSTEM: Final = Role.SYSTEM
 BEFORE: Final = b'{"requests":['
 AFTER: Final = b"]}"
 
@@ -55,6 +56,8 @@ LIMITS: Final = BatchLimits(
     isolates_bad_lines=True,
 )
 UNPAID: Final = {"expired": Unpaid.EXPIRED, "canceled": Unpaid.CANCELLED}
+KINDS: Final = frozenset({"succeeded", "errored", *UNPAID})
+NO_HEADERS: Final[Mapping[str, str]] = {}
 # Error rows tell a type and no HTTP status.
 STATUSES: Final = {
     "invalid_request_error": 400,
@@ -124,6 +127,7 @@ class AnthropicBatches:
     def __init__(self, link: BatchLink, *, dialects: Mapping[str, Dialect]) -> None:
         self._link, self._dialects = link, dict(dialects)
         self._row_dialect = row_dialect(dialects)
+        self._writer = LineWriter(self._frame, LIMITS)
 
     @property
     def name(self) -> str:
@@ -137,12 +141,7 @@ class AnthropicBatches:
 
     def encode_line(self, line: BatchLine) -> bytes:
         """Return one request of the create call; raises ProviderError (bad_request, gone)."""
-        params = anthropic.params(line.request, dialect_of(self._dialects, line.request.model))
-        return dump({"custom_id": line.custom_id, "params": params})
-
-    def check(self, lines: Sequence[BatchLine]) -> list[Problem]:
-        """Return everything known here that would sink a batch of these lines."""
-        return check_lines(lines, LIMITS, self.encode_line)
+        return self._writer.write(line)
 
     async def upload(self, marker: Marker, path: Path) -> str:
         """Do nothing: lines travel with the create call."""
@@ -197,9 +196,19 @@ class AnthropicBatches:
     async def clean(self, batch: RemoteBatch) -> None:
         """Do nothing: there are no files, and results go by themselves."""
 
+    async def tidy(self, run: str, keep: Collection[str]) -> int:
+        """Do nothing: there are no files."""
+        del run, keep
+        return 0
+
     async def close(self) -> None:
         """Release the connections; safe to call twice."""
         await self._link.close()
+
+    def _frame(self, request: Request) -> Frame:
+        body = anthropic.encode(without_messages(request), dialect_of(self._dialects, request.model))
+        before, after = split_at(body, "messages")
+        return Frame(b'{"custom_id":"', b'","params":' + before, after + b"}", _prompt)
 
     async def _pages(self) -> AsyncIterator[list[_Batch]]:
         after = ""
@@ -231,7 +240,10 @@ class AnthropicBatches:
         return self._remote(batch, retry_after(reply.headers))
 
     def _remote(self, batch: _Batch, wait: float | None) -> RemoteBatch:
-        """Return the neutral record. `results_url` is not needed: it may be late, and its host need not be ours."""
+        """Return the neutral record. `results_url` is not needed: it may be late, and its host need not be ours.
+
+        Every request has a row, also the unpaid ones, so one without is never known to be unpaid.
+        """
         counts = batch.request_counts
         total = sum(value or 0 for value in msgspec.structs.astuple(counts)) if counts else 0
         ended = batch.processing_status == ENDED
@@ -248,10 +260,13 @@ class AnthropicBatches:
 
     def _said(self, result: _Result | None) -> Completion | ProviderError | Unpaid:
         kind = result.type if result else ""
-        if result is None or kind not in ("succeeded", "errored", *UNPAID):
+        if result is None or kind not in KINDS:
             return no_outcome()
         if kind == "succeeded":
-            return outcome_of(lambda: anthropic.decode(OK, {}, bytes(result.message), self._row_dialect))
+            try:
+                return anthropic.decode(OK, NO_HEADERS, bytes(result.message), self._row_dialect)
+            except ProviderError as error:
+                return error
         return UNPAID.get(kind) or self._refused(bytes(result.error))
 
     def _refused(self, error: bytes) -> ProviderError:
@@ -261,6 +276,12 @@ class AnthropicBatches:
             named = None
         status = STATUSES.get((named.type if named else None) or "", 0)
         return row_error(self._row_dialect.errors, error, status)
+
+
+def _prompt(messages: Sequence[Message]) -> bytes:
+    turns = write_turns([each for each in messages if each.role is not SYSTEM])
+    system = [each.content for each in messages if each.role is SYSTEM]
+    return turns + b',"system":' + orjson.dumps("\n\n".join(system)) if system else turns
 
 
 async def _requests(path: Path, size: int) -> AsyncIterator[bytes]:

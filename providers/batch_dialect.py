@@ -31,6 +31,7 @@ class BatchDialect(msgspec.Struct, frozen=True, kw_only=True):
         shortest_id: fewest characters of a custom id.
         tells_size: the file object's `bytes` is what was uploaded or will be downloaded.
         lists_per_second: most polls and lists a second.
+        unpaid_rest: statuses of an ended batch with an output file in which what has no row is documented to be unpaid.
     """
 
     endpoint: str = "/v1/chat/completions"
@@ -42,6 +43,7 @@ class BatchDialect(msgspec.Struct, frozen=True, kw_only=True):
     shortest_id: int = 1
     tells_size: bool = False
     lists_per_second: int = 2
+    unpaid_rest: frozenset[str] = frozenset()
 
 
 BATCH_DIALECTS: Final[Mapping[ErrorTable, BatchDialect]] = MappingProxyType(
@@ -70,6 +72,10 @@ BATCH_DIALECTS: Final[Mapping[ErrorTable, BatchDialect]] = MappingProxyType(
             filters_by_marker=True,
             tells_size=True,
             lists_per_second=1,
+            # Model Studio's batch guide: what an expired task has not processed is neither run nor billed, a cancelled
+            # one saves and bills what finished, and only successful requests cost anything. OpenAI promises rows and
+            # was seen to lose a finished one of a cancelled batch; Zhipu and Moonshot say nothing.
+            unpaid_rest=frozenset({"expired", "cancelled"}),
         ),
         ErrorTable.ZHIPU: BatchDialect(
             endpoint="/v4/chat/completions",

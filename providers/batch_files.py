@@ -5,6 +5,7 @@ Errors of the disk are the user's to mend, never a broken connection. Must not k
 
 import asyncio
 import os
+import re
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import BinaryIO, Final, TypeVar
@@ -12,12 +13,17 @@ from typing import BinaryIO, Final, TypeVar
 import msgspec
 import orjson
 
+from engine.batching import read_marker
 from engine.errors import ErrorClass, ProviderError, UserError
 from providers.batch_rows import LONGEST_LINE
 
 PIECE: Final = 1 << 20
+OVERLAP: Final = 1 << 12
+SHORTEST_RESUMED: Final = PIECE
 LONGEST_NAME: Final = 100
 TRUNCATED: Final = "truncated_download"
+
+_BEGINNING: Final = re.compile(r"[a-z0-9-]+")
 
 T = TypeVar("T")
 
@@ -38,28 +44,41 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Writer:
-    """Gathers pieces and writes them out by thread, a mebibyte at a time."""
+    """Gathers pieces and writes them out by thread, a mebibyte at a time.
 
-    def __init__(self, file: BinaryIO) -> None:
+    Args:
+        again: what the pieces must begin with because it was fetched before; it is not written twice.
+    """
+
+    def __init__(self, file: BinaryIO, again: bytes = b"") -> None:
         self.size = 0
-        self._file, self._held = file, bytearray()
+        self._file, self._again, self._held = file, again, bytearray()
 
     async def take(self, piece: bytes) -> bool:
-        """Take a piece; more is always wanted."""
+        """Take a piece; more is always wanted. Raises ProviderError, code `TRUNCATED`, when it does not fit."""
+        if self._again:
+            piece = self._fitted(piece)
         self.size += len(piece)
         self._held += piece
         if len(self._held) >= PIECE:
-            await self._write()
+            await self.flush()
         return True
+
+    async def flush(self) -> None:
+        """Write what is held."""
+        held, self._held = self._held, bytearray()
+        await asyncio.to_thread(_on_disk, lambda: (self._file.write(held), self._file.flush()), self._file.name)
 
     async def finish(self) -> None:
         """Write the rest and force everything to the disk."""
-        await self._write()
+        await self.flush()
         await asyncio.to_thread(_on_disk, lambda: os.fsync(self._file.fileno()), self._file.name)
 
-    async def _write(self) -> None:
-        held, self._held = self._held, bytearray()
-        await asyncio.to_thread(_on_disk, lambda: (self._file.write(held), self._file.flush()), self._file.name)
+    def _fitted(self, piece: bytes) -> bytes:
+        expected, self._again = self._again[: len(piece)], self._again[len(piece) :]
+        if not piece.startswith(expected):
+            raise truncated("what was fetched again is not what came before")
+        return piece[len(expected) :]
 
 
 async def pieces(path: Path, *, before: bytes = b"", after: bytes = b"") -> AsyncIterator[bytes]:
@@ -71,6 +90,22 @@ async def pieces(path: Path, *, before: bytes = b"", after: bytes = b"") -> Asyn
             yield piece
     if after:
         yield after
+
+
+def form_of(token: str, path: Path, size: int) -> tuple[AsyncIterator[bytes], int, str]:
+    """Return a multipart form with the file, its length and its content type.
+
+    No JSON line begins with a boundary.
+    """
+    boundary = f"mirage-{token}"
+    before = (
+        f'--{boundary}\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+        f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="{token}.jsonl"\r\n'
+        "Content-Type: application/jsonl\r\n\r\n"
+    ).encode()
+    after = f"\r\n--{boundary}--\r\n".encode()
+    length = len(before) + size + len(after)
+    return pieces(path, before=before, after=after), length, f"multipart/form-data; boundary={boundary}"
 
 
 def file_size(path: Path) -> int:
@@ -94,12 +129,28 @@ def results_file(folder: Path, batch_id: str, reference: str) -> Path:
     return folder / f"{_harmless(batch_id)}.{_harmless(reference)}.jsonl"
 
 
-def open_new(part: Path) -> BinaryIO:
-    """Return a new file, its folder made; raises UserError."""
+def carries_run(name: str, run: str) -> bool:
+    """Whether an upload's name begins with a marker of `run`; services may add to a name that is taken."""
+    found = _BEGINNING.match(name)
+    marker = read_marker(found[0]) if found else None
+    return marker is not None and marker.run == run
 
-    def act() -> BinaryIO:
+
+def open_part(part: Path, *, resume: bool) -> tuple[BinaryIO, bytes]:
+    """Return the file of a download and its last bytes, none of a new one; raises UserError.
+
+    Args:
+        part: the file; its folder is made.
+        resume: go on behind what is there, if that is worth it; what it ends with is to be fetched again and compared.
+    """
+
+    def act() -> tuple[BinaryIO, bytes]:
         part.parent.mkdir(parents=True, exist_ok=True)
-        return part.open("wb")
+        if not resume or part.stat().st_size < SHORTEST_RESUMED:
+            return part.open("wb"), b""
+        file = part.open("r+b")
+        file.seek(-OVERLAP, os.SEEK_END)
+        return file, file.read()
 
     return _on_disk(act, part)
 

@@ -16,18 +16,21 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_aft
 from engine.batching import NOT_VISIBLE, QUEUE_FULL, RESULTS_NOT_READY
 from engine.errors import ErrorClass, ProviderError
 from providers.adapter import KEY_HINT
-from providers.batch_files import PIECE, Expected, Writer, open_new, put_in_place, truncated, whole_lines
+from providers.batch_files import PIECE, TRUNCATED, Expected, Writer, open_part, put_in_place, truncated, whole_lines
 from providers.classify import ErrorTable, classify
 from providers.control import CALLS_PER_SECOND, ControlClient, Sleep
 from providers.http import FIRST_ERROR, HttpEndpoint, HttpReply
+from providers.troubles import DROPPED, TIMEOUT
 
 FETCHES: Final = 4
 LONGEST_WAIT: Final = 30.0
 NOT_FOUND: Final = 404
 ABSENT: Final = (403, NOT_FOUND)  # Gemini says 403 of a file that is not there
+NOT_SO_LONG: Final = 416
 TOO_MANY: Final = 429
 IN_DOUBT: Final = (408, 409)
 FIRST_SERVER_ERROR: Final = 500
+BROKEN_OFF: Final = (DROPPED, TIMEOUT)
 
 T = TypeVar("T")
 
@@ -128,6 +131,8 @@ class BatchLink:
     async def bring(self, path: str, target: Path, expected: Expected | None = None) -> Path:
         """Download JSON lines to `target`, whole and forced to the disk; a target that exists is whole already.
 
+        What broke off goes on where it ended, where the server can do that; after a crash it begins anew.
+
         Args:
             path: where the lines are.
             target: the file; `.part` is added to its name until it is whole.
@@ -167,21 +172,33 @@ class BatchLink:
             reraise=True,
         )
         before: int | None = None
+        resume = False
         async for attempt in retrying:
             with attempt:
-                size, lines = await self._fetch(path, part)
+                try:
+                    size, lines = await self._fetch(path, part, resume=resume)
+                except ProviderError as error:
+                    resume = error.code in BROKEN_OFF or (resume and error.code != TRUNCATED)
+                    raise
+                resume = False
                 if expected.misses(size, lines) and (expected.sure or size != before):
                     before = size
                     raise truncated(f"{size:,} bytes in {lines:,} lines")
 
-    async def _fetch(self, path: str, part: Path) -> tuple[int, int]:
-        with await asyncio.to_thread(open_new, part) as file:
-            writer = Writer(file)
-            reply = await self._answered(self._endpoint.fetch(path, writer.take))
+    async def _fetch(self, path: str, part: Path, *, resume: bool) -> tuple[int, int]:
+        file, again = await asyncio.to_thread(open_part, part, resume=resume)
+        with file:
+            start, writer = file.tell() - len(again), Writer(file, again)
+            try:
+                reply = await self._answered(self._endpoint.fetch(path, writer.take, start=start))
+            except ProviderError:
+                await writer.flush()
+                raise
             await writer.finish()
-        if not writer.size and reply.headers.get("content-length") != "0":
+            size = start + len(again) + writer.size
+        if not size and reply.headers.get("content-length") != "0":
             raise truncated("no bytes")
-        return writer.size, await asyncio.to_thread(whole_lines, part)
+        return size, await asyncio.to_thread(whole_lines, part)
 
     async def _answered(self, call: Awaitable[HttpReply]) -> HttpReply:
         try:
@@ -189,6 +206,8 @@ class BatchLink:
         except ProviderError as error:
             if error.status in ABSENT:
                 raise recoded(error, ErrorClass.TRANSIENT, RESULTS_NOT_READY) from None
+            if error.status == NOT_SO_LONG:
+                raise recoded(error, ErrorClass.TRANSIENT, TRUNCATED) from None
             raise
 
     async def _created(self, call: Awaitable[HttpReply]) -> HttpReply:

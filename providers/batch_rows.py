@@ -1,25 +1,24 @@
-"""What the batch adapters share on lines: reading results files line by line, and checking a shard before it is sent.
+"""What the batch adapters share on rows: reading results files line by line.
 
 A results file is hostile text of any length: lines are bounded, a line that cannot be read becomes a row that says so,
 and nothing is raised for what a line holds. Must not know: paths, accounts, one provider's field names.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
 
-from engine.batching import CUSTOM_ID, BatchLimits, BatchLine, Problem, Row
+from engine.batching import Row
 from engine.errors import ErrorClass, ProviderError
-from engine.request import Completion
 from providers.classify import ErrorTable, classify
 from providers.dialect import Dialect
 from providers.wire import read_reply
 
 LONGEST_LINE: Final = 64 << 20
 NO_STATUS: Final = 0
+BUFFER: Final = 1 << 17
 
 T = TypeVar("T")
 
@@ -33,31 +32,23 @@ _named: Final = msgspec.json.Decoder(_Named)
 
 
 def lines_of(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file without their ends, blank ones left out; one that is too long comes in pieces."""
-    with path.open("rb") as file:
+    """Yield the lines of a file with their ends, blank ones left out; one that is too long comes in pieces."""
+    with path.open("rb", buffering=BUFFER) as file:
         while line := file.readline(LONGEST_LINE):
-            line = line.strip()
-            if line:
+            if not line.isspace():
                 yield line
 
 
 def read_rows(lines: Iterable[bytes], decoder: "msgspec.json.Decoder[T]", read: Callable[[T], Row]) -> Iterator[Row]:
     """Yield a row for every line; what cannot be read keeps its id, if that much can be read."""
+    decode = decoder.decode
     for line in lines:
         try:
-            record = read_reply(decoder, line, {})
-        except ProviderError as error:
-            yield Row(_id_in(line), error)
-            continue
-        yield read(record)
-
-
-def outcome_of(decode: Callable[[], Completion]) -> Completion | ProviderError:
-    """Return what `decode` returns or raises."""
-    try:
-        return decode()
-    except ProviderError as error:
-        return error
+            record = decode(line)
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            yield _mended(line, decoder, read)
+        else:
+            yield read(record)
 
 
 def no_outcome() -> ProviderError:
@@ -85,47 +76,11 @@ def dialect_of(dialects: Mapping[str, Dialect], model: str) -> Dialect:
     return found
 
 
-def check_lines(
-    lines: Sequence[BatchLine], limits: BatchLimits, encode: Callable[[BatchLine], bytes], *, shortest_id: int = 1
-) -> list[Problem]:
-    """Return what would sink a batch of these lines at any provider with such limits."""
-    problems = [*_check_ids(lines, shortest_id), *_check_agreement(lines, limits)]
-    total = 0
-    for line in lines:
-        try:
-            size = len(encode(line)) + 1
-        except ProviderError as error:
-            problems.append(Problem(custom_id=line.custom_id, reason=error.message))
-            continue
-        total += size
-        if limits.max_line_bytes is not None and size > limits.max_line_bytes:
-            reason = f"the line has {size:,} bytes, the provider takes {limits.max_line_bytes:,}"
-            problems.append(Problem(custom_id=line.custom_id, reason=reason))
-    if total > limits.max_bytes:
-        problems.append(Problem(reason=f"the file has {total:,} bytes, the provider takes {limits.max_bytes:,}"))
-    if not lines:
-        problems.append(Problem(reason="there are no lines"))
-    if limits.max_requests is not None and len(lines) > limits.max_requests:
-        problems.append(Problem(reason=f"there are {len(lines):,} lines, the provider takes {limits.max_requests:,}"))
-    return problems
-
-
-def _check_ids(lines: Sequence[BatchLine], shortest: int) -> Iterator[Problem]:
-    for line in lines:
-        if not CUSTOM_ID.fullmatch(line.custom_id) or len(line.custom_id) < shortest:
-            reason = f"the id must be {shortest} to 64 letters, digits, dashes or underscores"
-            yield Problem(custom_id=line.custom_id, reason=reason)
-    for custom_id, times in Counter(line.custom_id for line in lines).items():
-        if times > 1:
-            yield Problem(custom_id=custom_id, reason=f"{times} lines have this id")
-
-
-def _check_agreement(lines: Sequence[BatchLine], limits: BatchLimits) -> Iterator[Problem]:
-    models = sorted({line.request.model for line in lines})
-    if limits.one_model and len(models) > 1:
-        yield Problem(reason=f"lines ask several models ({', '.join(models)}), a batch takes one")
-    if limits.one_thinking_mode and len({line.request.decoding.thinking for line in lines}) > 1:
-        yield Problem(reason="some lines think and some do not, a batch takes one thinking mode")
+def _mended(line: bytes, decoder: "msgspec.json.Decoder[T]", read: Callable[[T], Row]) -> Row:
+    try:
+        return read(read_reply(decoder, line, {}))
+    except ProviderError as error:
+        return Row(_id_in(line), error)
 
 
 def _id_in(line: bytes) -> str:

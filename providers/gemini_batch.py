@@ -1,46 +1,38 @@
 """Gemini's batches (AI Studio keys): a file uploaded under a name of our own, a job that carries our display name.
 
 A repeated create call makes a second job; a repeated upload finds the name taken, which is as good as done. One bad row
-refuses the create call. An expired or cancelled job has no results, and whether its requests were charged is unknown:
-such a job has ended without rows. Lines and rows are those of the generateContent adapter.
+refuses the create call. An expired or cancelled job has no results, and the documents do not say whether the requests
+that had run by then are charged: such a job has ended without rows, its `status` says why, and the rest is not known to
+be unpaid. Lines and rows are those of the generateContent adapter, see `gemini_batch_lines`.
 Must not know: stores, retries of requests, prices.
 
 Results are always files: inlined ones are sent twice in every look at the job and cannot be had when they are large.
 """
 
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote, urlsplit
 
 import msgspec
-import orjson
 
-from engine.batching import BatchLimits, BatchLine, BatchState, LineError, Marker, Problem, RemoteBatch, Row, Shard
+from engine.batching import BatchLimits, BatchLine, BatchState, LineError, Marker, RemoteBatch, Row, Shard
 from engine.errors import ErrorClass, ProviderError
-from engine.request import Completion
-from providers import gemini
-from providers.batch_files import Expected, file_size, pieces, results_file
+from providers.batch_files import Expected, carries_run, file_size, pieces, results_file
+from providers.batch_lines import LineWriter
 from providers.batch_link import BatchLink, moment
-from providers.batch_rows import (
-    check_lines,
-    dialect_of,
-    lines_of,
-    no_outcome,
-    outcome_of,
-    read_rows,
-    row_dialect,
-    row_error,
-)
+from providers.batch_rows import dialect_of, lines_of, row_dialect
 from providers.dialect import Dialect
 from providers.errorbody import safe_line
+from providers.gemini_batch_lines import frame, read_lines
 from providers.headers import retry_after
 from providers.http import ABOVE, HttpReply
-from providers.wire import OK, dump, malformed, read_reply
+from providers.wire import dump, malformed, read_reply
 
 UPLOAD: Final = f"{ABOVE}/upload/v1beta/files"
 DOWNLOAD: Final = f"{ABOVE}/download/v1beta/"
+FILES: Final = "files/"
 PAGE: Final = 100
 MOST_PAGES: Final = 200
 SKEW: Final = 900.0  # seconds that two clocks may differ
@@ -48,23 +40,6 @@ TWO_DAYS: Final = 2 * 86_400.0
 TAKEN: Final = (400, 409)  # which of them a taken name is answered with is not documented
 STATE_PREFIX: Final = re.compile(r"^(?:BATCH|JOB)_STATE_")
 ENDED: Final = frozenset({"SUCCEEDED", "PARTIALLY_SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED"})
-# Error rows number their errors as HTTP does or as google.rpc does: code -> HTTP status and the word that goes with it.
-RPC: Final = {
-    1: (499, "CANCELLED"),
-    2: (500, "UNKNOWN"),
-    3: (400, "INVALID_ARGUMENT"),
-    4: (504, "DEADLINE_EXCEEDED"),
-    5: (404, "NOT_FOUND"),
-    7: (403, "PERMISSION_DENIED"),
-    8: (429, "RESOURCE_EXHAUSTED"),
-    9: (400, "FAILED_PRECONDITION"),
-    10: (409, "ABORTED"),
-    13: (500, "INTERNAL"),
-    14: (503, "UNAVAILABLE"),
-    16: (401, "UNAUTHENTICATED"),
-}
-TRANSIENT_ROWS: Final = (499,)
-
 LIMITS: Final = BatchLimits(
     max_requests=None,
     max_bytes=2_000_000_000,
@@ -124,23 +99,16 @@ class _Page(msgspec.Struct, rename="camel"):
     next_page_token: str | None = None
 
 
-class _Key(msgspec.Struct):
-    key: str | None = None
-
-
-class _Row(msgspec.Struct):
-    key: str | None = None
-    metadata: _Key | None = None
-    response: msgspec.Raw = msgspec.Raw(b"null")
-    error: msgspec.Raw = msgspec.Raw(b"null")
+class _FilePage(msgspec.Struct, rename="camel"):
+    files: list[_File] | None = None
+    next_page_token: str | None = None
 
 
 _file: Final = msgspec.json.Decoder(_File, strict=False)
 _uploaded: Final = msgspec.json.Decoder(_Uploaded, strict=False)
+_file_page: Final = msgspec.json.Decoder(_FilePage, strict=False)
 _operation: Final = msgspec.json.Decoder(_Operation, strict=False)
 _page: Final = msgspec.json.Decoder(_Page, strict=False)
-_row: Final = msgspec.json.Decoder(_Row, strict=False)
-_status: Final = msgspec.json.Decoder(_Status, strict=False)
 
 
 class GeminiBatches:
@@ -160,6 +128,7 @@ class GeminiBatches:
     ) -> None:
         self._link, self._dialects, self._enqueued = link, dict(dialects), dict(enqueued_tokens or {})
         self._row_dialect = row_dialect(dialects)
+        self._writer = LineWriter(lambda request: frame(request, dialect_of(self._dialects, request.model)), LIMITS)
 
     @property
     def name(self) -> str:
@@ -172,12 +141,7 @@ class GeminiBatches:
 
     def encode_line(self, line: BatchLine) -> bytes:
         """Return the line of the input file, without its line end; raises ProviderError (bad_request, gone)."""
-        request = gemini.params(line.request, dialect_of(self._dialects, line.request.model))
-        return dump({"key": line.custom_id, "request": request})
-
-    def check(self, lines: Sequence[BatchLine]) -> list[Problem]:
-        """Return everything known here that would sink a batch of these lines."""
-        return check_lines(lines, LIMITS, self.encode_line)
+        return self._writer.write(line)
 
     async def upload(self, marker: Marker, path: Path) -> str:
         """Upload the input file as `files/<token>`; a file of that name and size that is there already is ours."""
@@ -187,7 +151,7 @@ class GeminiBatches:
         except ProviderError as error:
             if error.status not in TAKEN:
                 raise
-            name = f"files/{marker.token}"
+            name = f"{FILES}{marker.token}"
             if not await self._is_there(name, size):
                 raise
         seen = await self._link.visible(_place(name))
@@ -235,7 +199,7 @@ class GeminiBatches:
 
     def read_lines(self, lines: Iterator[bytes]) -> Iterator[Row]:
         """Yield the rows in `lines`."""
-        return read_rows(lines, _row, self._outcome)
+        return read_lines(lines, self._row_dialect)
 
     async def cancel(self, batch_id: str) -> None:
         """Ask the provider to stop the job."""
@@ -246,12 +210,21 @@ class GeminiBatches:
         if batch.input_file:
             await self._link.delete(_place(batch.input_file))
 
+    async def tidy(self, run: str, keep: Collection[str]) -> int:
+        """Delete uploads named by a marker of `run`, except `keep`; return how many. They go by themselves in time."""
+        uploads = [file async for page in self._files() for file in page]
+        left = [file.name for file in uploads if carries_run(file.name.removeprefix(FILES), run)]
+        left = [name for name in left if name not in keep]
+        for name in left:
+            await self._link.delete(_place(name))
+        return len(left)
+
     async def close(self) -> None:
         """Release the connections; safe to call twice."""
         await self._link.close()
 
     async def _uploaded(self, marker: Marker, path: Path, size: int) -> str:
-        named = dump({"file": {"name": f"files/{marker.token}", "displayName": marker.token}})
+        named = dump({"file": {"name": f"{FILES}{marker.token}", "displayName": marker.token}})
         start = {
             "x-goog-upload-protocol": "resumable",
             "x-goog-upload-command": "start",
@@ -294,6 +267,17 @@ class GeminiBatches:
                 return
             token = page.next_page_token
 
+    async def _files(self) -> AsyncIterator[list[_File]]:
+        token = ""
+        for _ in range(MOST_PAGES):
+            cursor = f"&pageToken={quote(token, safe='')}" if token else ""
+            reply = await self._link.get(f"/files?pageSize={PAGE}{cursor}")
+            page = read_reply(_file_page, reply.body, reply.headers)
+            yield page.files or []
+            if not page.next_page_token or page.next_page_token == token:
+                return
+            token = page.next_page_token
+
     def _read(self, reply: HttpReply) -> RemoteBatch:
         operation = read_reply(_operation, reply.body, reply.headers)
         if not operation.name:
@@ -320,25 +304,6 @@ class GeminiBatches:
             results=(output,) if ended and output else (),
             retry_after=wait,
         )
-
-    def _outcome(self, row: _Row) -> Row:
-        key = row.key or (row.metadata.key if row.metadata else None) or ""
-        return Row(key, self._said(bytes(row.response), bytes(row.error)))
-
-    def _said(self, response: bytes, error: bytes) -> Completion | ProviderError:
-        if response != b"null":
-            return outcome_of(lambda: gemini.decode(OK, {}, response, self._row_dialect))
-        return no_outcome() if error == b"null" else self._refused(error)
-
-    def _refused(self, error: bytes) -> ProviderError:
-        """Return the error of a row; that it is not charged follows from the single call and is not documented."""
-        try:
-            code = read_reply(_status, error, {}).code or 0
-        except ProviderError:
-            return no_outcome()
-        status, word = RPC.get(code, (code, ""))
-        told = {"error": orjson.Fragment(error)} | ({"status": word} if word else {})
-        return row_error(self._row_dialect.errors, dump(told), 0 if status in TRANSIENT_ROWS else status)
 
 
 def _complaints(error: _Status | None) -> tuple[LineError, ...]:

@@ -1,55 +1,43 @@
 """One account at one endpoint over HTTP: a bounded, quiet client and the one gate that foreign exceptions pass.
 
-httpx's transport API over aiohttp's connection pool; httpx's client, which would add redirects, cookies and logging to
-every call, is not used. Replies are of bounded size. The key is put into a header here and masked in whatever comes
-back, so that nothing downstream can store or log it.
+httpx's transport interface over aiohttp's connection pool (see pooled.py); httpx's client, which would add redirects,
+cookies and logging to every call, is not used. Replies are of bounded size. The key is put into a header here and
+masked in whatever comes back, so that nothing downstream can store or log it.
 Must not know: wire formats, requests, completions.
-
-What an exception says about money: before the connection stood, nothing was sent, so nothing was billed. After that an
-answer may have been made, and charged, without reaching us.
 """
 
 import asyncio
 import re
-import ssl
 import time
-from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from email.utils import formatdate
-from typing import Final, TypeVar
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
+from typing import Final, TypeVar, cast
 
 import aiohttp
 import httpx
 import msgspec
-from httpx_aiohttp import AiohttpTransport
 
 from engine.errors import ErrorClass, ProviderError
-from providers.address import check_base_url, is_loopback
-from providers.errorbody import safe_line
-from providers.keys import SHORTEST_IN_ERRORS, SHORTEST_SECRET, Secret
+from providers.address import check_base_url
+from providers.keys import Secret
+from providers.pooled import PooledTransport, as_httpx
+from providers.troubles import FOREIGN, explained
 
 MOST_BYTES: Final = 32 << 20
-# Lanes bound concurrency; a pool that made calls wait would hide its queue from them.
-MOST_CONNECTIONS: Final = 4096
-# Common servers close idle connections after 5 s; reusing one in that instant loses the request.
-KEEP_IDLE: Final = 4.0
+# What an error has to say, it says in far less.
+MOST_ERROR_BYTES: Final = 1 << 18
 MOST_KEPT_URLS: Final = 64
 FIRST_ERROR: Final = 300
+PARTIAL: Final = 206
 # In front of a path: beside the versioned base address, not below it, as Gemini's uploads and downloads are.
 ABOVE: Final = "^"
-
-# TimeoutError, the bound on the whole exchange, is an OSError.
-FOREIGN: Final = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, aiohttp.ClientError, OSError)
 
 T = TypeVar("T")
 
 # Takes a piece of a reply; returns False when it has enough.
 Sink = Callable[[bytes], Awaitable[bool]]
 
-_UNSENT_CAUSES: Final = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 _VERSION: Final = re.compile(r"v\d+(?:alpha|beta)?")
-_UNSENT: Final = (httpx.ConnectError, httpx.ProxyError, httpx.PoolTimeout)
 _BASE_HEADERS: Final = {
     "accept": "application/json",
     "accept-encoding": "identity",
@@ -102,7 +90,11 @@ class HttpEndpoint:
         self._timeouts = timeouts or Timeouts()
         self._headers = _headers(headers or {}, secret, key_header)
         self._extensions = {"timeout": _httpx_timeout(self._timeouts).as_dict()}
-        self._transport = transport or _transport(base_url)
+        self._transport = transport or PooledTransport(base_url, _aiohttp_timeout(self._timeouts))
+        # Without a proxy, calls go the short way.
+        pooled = isinstance(self._transport, PooledTransport) and self._transport.proxy is None
+        self._short = cast("PooledTransport", self._transport) if pooled else None
+        self._plain_headers = dict(self._headers)
         self._urls: dict[str, httpx.URL] = {}
 
     @property
@@ -139,41 +131,58 @@ class HttpEndpoint:
         )
         return await map_errors(self._call(request))
 
-    async def fetch(self, path: str, sink: Sink) -> HttpReply:
+    async def fetch(self, path: str, sink: Sink, *, start: int = 0) -> HttpReply:
         """Fetch `path` once, handing the body of a success to `sink` piece by piece, and return the reply without it.
 
-        The body of any other status is in the reply, and `sink` sees nothing. Pieces come with the key masked.
+        The body of any other status is in the reply, and `sink` sees nothing. Pieces come with the key masked. The
+        first `start` bytes are not asked for, and are left out where the server sends them all the same.
 
         Raises:
             ProviderError: the reply broke off; a length that was promised and not kept counts as that.
         """
-        return await map_errors(self._pour(self._request("GET", path, None), sink))
+        request = self._request("GET", path, None)
+        if start:
+            request.headers["range"] = f"bytes={start}-"
+        return await map_errors(self._pour(request, sink, start))
 
     async def close(self) -> None:
         """Close the connections; safe to call twice."""
         await self._transport.aclose()
 
-    async def _pour(self, request: httpx.Request, sink: Sink) -> HttpReply:
+    async def _pour(self, request: httpx.Request, sink: Sink, start: int) -> HttpReply:
         async with asyncio.timeout(self._timeouts.total):
             response = await self._transport.handle_async_request(request)
             try:
                 if response.status_code >= FIRST_ERROR:
-                    return self._masked(response, await _bounded(response))
+                    return self._masked(response.status_code, response.headers.raw, await _bounded(response))
+                skip = 0 if response.status_code == PARTIAL else start
                 async for piece in _masked_pieces(_pieces(response), self._secret):
-                    if not await sink(piece):
+                    if skip < len(piece) and not await sink(piece[skip:]):
                         break
-                return self._masked(response, b"")
+                    skip = max(0, skip - len(piece))
+                return self._masked(response.status_code, response.headers.raw, b"")
             finally:
                 await response.aclose()
 
     async def _exchange(self, method: str, path: str, content: bytes | None) -> HttpReply:
+        if self._short is not None:
+            return await map_errors(self._call_short(self._short, method, path, content))
         return await map_errors(self._call(self._request(method, path, content)))
+
+    async def _call_short(self, transport: PooledTransport, method: str, path: str, content: bytes | None) -> HttpReply:
+        async with asyncio.timeout(self._timeouts.total):
+            reply = await transport.send(method, self._address(path), self._plain_headers, content)
+            async with reply:
+                length = MOST_BYTES + 1 if reply.content_length is None else reply.content_length
+                whole = length <= MOST_BYTES and "content-encoding" not in reply.headers
+                body = await reply.read() if whole else await _bounded(as_httpx(reply))
+        return self._masked(reply.status, reply.raw_headers, body)
 
     async def _call(self, request: httpx.Request) -> HttpReply:
         async with asyncio.timeout(self._timeouts.total):
             response = await self._transport.handle_async_request(request)
             try:
-                return self._masked(response, await _bounded(response))
+                return self._masked(response.status_code, response.headers.raw, await _bounded(response))
             finally:
                 await response.aclose()
 
@@ -187,21 +196,23 @@ class HttpEndpoint:
     def _url(self, path: str) -> httpx.URL:
         url = self._urls.get(path)
         if url is None:
-            url = httpx.URL((self.root if path.startswith(ABOVE) else self._base) + path.removeprefix(ABOVE))
+            url = httpx.URL(self._address(path))
             if len(self._urls) < MOST_KEPT_URLS:
                 self._urls[path] = url
         return url
 
-    def _masked(self, response: httpx.Response, body: bytes) -> HttpReply:
-        raw = response.headers.raw
+    def _address(self, path: str) -> str:
+        return self.root + path.removeprefix(ABOVE) if path.startswith(ABOVE) else self._base + path
+
+    def _masked(self, status: int, raw: Iterable[tuple[bytes, bytes]], body: bytes) -> HttpReply:
         if self._secret is not None:
-            shortest = SHORTEST_IN_ERRORS if response.status_code >= FIRST_ERROR else SHORTEST_SECRET
-            body = self._secret.mask(body, shortest=shortest)
-            raw = [(name, self._secret.mask(value, shortest=shortest)) for name, value in raw]
+            mask = self._secret.mask_fragments if status >= FIRST_ERROR else self._secret.mask
+            body = mask(body[:MOST_ERROR_BYTES] if status >= FIRST_ERROR else body)
+            raw = [(name, mask(value)) for name, value in raw]
         headers = {name.lower().decode("latin-1"): value.decode("latin-1") for name, value in raw}
         if "date" not in headers:
             headers["date"] = formatdate(time.time(), usegmt=True)
-        return HttpReply(response.status_code, headers, body)
+        return HttpReply(status, headers, body)
 
 
 async def map_errors(call: Awaitable[T]) -> T:
@@ -212,44 +223,8 @@ async def map_errors(call: Awaitable[T]) -> T:
     try:
         return await call
     except FOREIGN as error:
-        failure = _translated(error)
+        failure = explained(error)
     raise failure
-
-
-def _translated(error: Exception) -> ProviderError:
-    if isinstance(error, (httpx.UnsupportedProtocol, httpx.InvalidURL)):
-        return ProviderError(ErrorClass.BAD_REQUEST, f"the address cannot be called: {_reason(error)}", code="address")
-    if _unsent(error):
-        return ProviderError(ErrorClass.TRANSIENT, f"could not connect: {_reason(error)}", code="connect")
-    if isinstance(error, (TimeoutError, httpx.TimeoutException)) and not _dropped(error):
-        return ProviderError(
-            ErrorClass.TRANSIENT, "no answer within the time allowed", code="timeout", maybe_billed=True
-        )
-    return ProviderError(
-        ErrorClass.TRANSIENT,
-        f"the connection broke before the answer was whole: {_reason(error)}",
-        code="dropped",
-        maybe_billed=True,
-    )
-
-
-def _unsent(error: Exception) -> bool:
-    """Return whether the connection never stood.
-
-    The transport reports a connection dropped while waiting as ConnectTimeout too, hence the look at the cause.
-    """
-    if isinstance(error.__cause__, aiohttp.ClientError):
-        return isinstance(error.__cause__, _UNSENT_CAUSES)
-    return isinstance(error, (*_UNSENT, httpx.ConnectTimeout))
-
-
-def _dropped(error: Exception) -> bool:
-    cause = error.__cause__
-    return isinstance(cause, aiohttp.ClientError) and not isinstance(cause, aiohttp.ServerTimeoutError)
-
-
-def _reason(error: Exception) -> str:
-    return safe_line(str(error)) or type(error).__name__
 
 
 async def _bounded(response: httpx.Response) -> bytes:
@@ -300,20 +275,11 @@ def _headers(extra: Mapping[str, str], secret: Secret | None, key_header: str) -
     return httpx.Headers(headers)
 
 
+def _aiohttp_timeout(timeouts: Timeouts) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(
+        connect=timeouts.connect, sock_connect=timeouts.connect, sock_read=timeouts.silence, total=None
+    )
+
+
 def _httpx_timeout(timeouts: Timeouts) -> httpx.Timeout:
     return httpx.Timeout(timeouts.silence, connect=timeouts.connect, pool=timeouts.connect)
-
-
-def _transport(base_url: str) -> AiohttpTransport:
-    """Return a pooled transport that keeps no cookies and follows the environment's proxies, except to this machine."""
-    parts = urlsplit(base_url)
-    # Loading the certificates takes long; without TLS an empty, strict context stands in.
-    context = httpx.create_ssl_context() if parts.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    proxies = {} if is_loopback(base_url) or proxy_bypass(parts.netloc) else getproxies()
-    proxy = proxies.get(parts.scheme) or proxies.get("all")
-
-    def session() -> aiohttp.ClientSession:
-        connector = aiohttp.TCPConnector(limit=MOST_CONNECTIONS, keepalive_timeout=KEEP_IDLE, ssl=context)
-        return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
-
-    return AiohttpTransport(verify=context, client=session, proxy=httpx.Proxy(proxy) if proxy else None)

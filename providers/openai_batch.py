@@ -2,17 +2,16 @@
 
 An input file is uploaded, a batch is created from it and carries our marker in its metadata, results come as an output
 and an error file, either of which may be missing, also when the batch is complete. Lines and rows are those of the chat
-adapter. Must not know: stores, retries of requests, prices.
+adapter, see `openai_batch_lines`. Must not know: stores, retries of requests, prices.
 """
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, Generic, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
-import orjson
 
 from engine.batching import (
     QUEUE_FULL,
@@ -21,33 +20,22 @@ from engine.batching import (
     BatchState,
     LineError,
     Marker,
-    Problem,
     RemoteBatch,
     Row,
     Shard,
-    Unpaid,
 )
 from engine.errors import ErrorClass, ProviderError
-from engine.request import Completion
-from providers import openai
 from providers.batch_dialect import DAY, BatchDialect
-from providers.batch_files import Expected, file_size, pieces, results_file
+from providers.batch_files import Expected, carries_run, file_size, form_of, results_file
+from providers.batch_lines import LineWriter
 from providers.batch_link import BatchLink
-from providers.batch_rows import (
-    check_lines,
-    dialect_of,
-    lines_of,
-    no_outcome,
-    outcome_of,
-    read_rows,
-    row_dialect,
-    row_error,
-)
+from providers.batch_rows import dialect_of, lines_of, row_dialect
 from providers.dialect import Dialect
 from providers.errorbody import safe_line
 from providers.headers import retry_after
 from providers.http import HttpReply
-from providers.wire import OK, dump, malformed, read_reply
+from providers.openai_batch_lines import frame, read_lines
+from providers.wire import dump, malformed, read_reply
 
 FILES: Final = "/files"
 BATCHES: Final = "/batches"
@@ -62,12 +50,18 @@ STATES: Final = {
     "cancelled": BatchState.ENDED,
     "failed": BatchState.FAILED,
 }
-UNPAID: Final = {"batch_expired": Unpaid.EXPIRED, "batch_cancelled": Unpaid.CANCELLED}
 
 
-class _File(msgspec.Struct):
+class _Item(msgspec.Struct):
     id: str
+
+
+T = TypeVar("T", bound=_Item)
+
+
+class _File(_Item):
     bytes: int | None = None
+    filename: str | None = None
 
 
 class _Complaint(msgspec.Struct):
@@ -84,8 +78,7 @@ class _Counts(msgspec.Struct):
     total: int | None = 0
 
 
-class _Batch(msgspec.Struct):
-    id: str
+class _Batch(_Item):
     status: str = ""
     input_file_id: str | None = None
     output_file_id: str | None = None
@@ -97,34 +90,15 @@ class _Batch(msgspec.Struct):
     metadata: dict[str, msgspec.Raw] | None = None
 
 
-class _Page(msgspec.Struct):
-    data: list[_Batch] | None = None
+class _Page(msgspec.Struct, Generic[T]):
+    data: list[T] | None = None
     has_more: bool | None = False
 
 
-class _Answer(msgspec.Struct):
-    status_code: int | None = OK
-    request_id: str | None = ""
-    body: msgspec.Raw = msgspec.Raw(b"")
-
-
-class _Trouble(msgspec.Struct):
-    code: str | int | None = None
-    message: str | None = None
-    error_code: str | int | None = None
-    error_message: str | None = None
-
-
-class _Row(msgspec.Struct):
-    custom_id: str | int | None = None
-    response: _Answer | None = None
-    error: _Trouble | str | None = None
-
-
 _file: Final = msgspec.json.Decoder(_File, strict=False)
+_files: Final = msgspec.json.Decoder(_Page[_File], strict=False)
 _batch: Final = msgspec.json.Decoder(_Batch, strict=False)
-_page: Final = msgspec.json.Decoder(_Page, strict=False)
-_row: Final = msgspec.json.Decoder(_Row, strict=False)
+_batches: Final = msgspec.json.Decoder(_Page[_Batch], strict=False)
 _errors: Final = msgspec.json.Decoder(_Complaints | None, strict=False)
 _string: Final = msgspec.json.Decoder(str | None)
 
@@ -148,6 +122,11 @@ class OpenAIBatches:
         self._link, self._batches, self._dialects = link, batches, dict(dialects)
         self._enqueued = dict(enqueued_tokens or {})
         self._row_dialect = row_dialect(dialects)
+        self._writer = LineWriter(
+            lambda request: frame(request, dialect_of(self._dialects, request.model), batches),
+            batches.limits,
+            shortest_id=batches.shortest_id,
+        )
 
     @property
     def name(self) -> str:
@@ -160,30 +139,12 @@ class OpenAIBatches:
 
     def encode_line(self, line: BatchLine) -> bytes:
         """Return the line of the input file, without its line end; raises ProviderError (bad_request, gone)."""
-        body = openai.encode(line.request, dialect_of(self._dialects, line.request.model))
-        return dump(
-            {
-                "custom_id": line.custom_id,
-                "method": "POST",
-                "url": self._batches.endpoint,
-                "body": orjson.Fragment(body),
-            }
-        )
-
-    def check(self, lines: Sequence[BatchLine]) -> list[Problem]:
-        """Return everything known here that would sink a batch of these lines."""
-        problems = check_lines(lines, self._batches.limits, self.encode_line, shortest_id=self._batches.shortest_id)
-        for line in lines:
-            given = [name for name in self._batches.forbidden if getattr(line.request.decoding, name) is not None]
-            if given:
-                reason = f"batches of this provider take no {' and no '.join(given)}"
-                problems.append(Problem(custom_id=line.custom_id, reason=reason))
-        return problems
+        return self._writer.write(line)
 
     async def upload(self, marker: Marker, path: Path) -> str:
         """Upload the input file, wait until it can be seen, and return its id."""
         size = file_size(path)
-        content, length, kind = _form(marker.token, path, size)
+        content, length, kind = form_of(marker.token, path, size)
         reply = await self._link.send(FILES, content, length=length, headers={"content-type": kind})
         found = read_reply(_file, reply.body, reply.headers)
         seen = await self._link.visible(f"{FILES}/{_quoted(found.id)}")
@@ -210,7 +171,7 @@ class OpenAIBatches:
         """Return the batches whose metadata is exactly `marker`, newest first."""
         del count
         found: list[RemoteBatch] = []
-        async for page in self._pages(marker, since):
+        async for page in self._pages(BATCHES, self._query(marker, since), _batches):
             batches = [self._remote(batch, None) for batch in page]
             found += [batch for batch in batches if batch.marker == marker.token]
             if batches and all(0 < batch.created_at < since - SKEW for batch in batches):
@@ -238,7 +199,7 @@ class OpenAIBatches:
 
     def read_lines(self, lines: Iterator[bytes]) -> Iterator[Row]:
         """Yield the rows in `lines`."""
-        return read_rows(lines, _row, self._outcome)
+        return read_lines(lines, self._row_dialect)
 
     async def cancel(self, batch_id: str) -> None:
         """Ask the provider to stop the batch."""
@@ -250,24 +211,37 @@ class OpenAIBatches:
             if file_id:
                 await self._link.delete(f"{FILES}/{_quoted(file_id)}")
 
+    async def tidy(self, run: str, keep: Collection[str]) -> int:
+        """Delete uploads named by a marker of `run`, except `keep`; return how many."""
+        uploads = [file async for page in self._pages(FILES, {"purpose": "batch"}, _files) for file in page]
+        left = [file.id for file in uploads if carries_run(file.filename or "", run) and file.id not in keep]
+        for file_id in left:
+            await self._link.delete(f"{FILES}/{_quoted(file_id)}")
+        return len(left)
+
     async def close(self) -> None:
         """Release the connections; safe to call twice."""
         await self._link.close()
 
-    async def _pages(self, marker: Marker, since: float) -> AsyncIterator[list[_Batch]]:
-        query: dict[str, str] = {"limit": str(PAGE)}
-        if self._batches.filters_by_marker:
-            # The time zone of this parameter is not documented: a day more covers all of them.
-            start = datetime.fromtimestamp(max(0.0, since - SKEW - DAY), UTC)
-            query |= {self._batches.marker_key: marker.token, "create_after": f"{start:%Y%m%d%H%M%S}"}
+    def _query(self, marker: Marker, since: float) -> dict[str, str]:
+        if not self._batches.filters_by_marker:
+            return {}
+        # The time zone of this parameter is not documented: a day more covers all of them.
+        start = datetime.fromtimestamp(max(0.0, since - SKEW - DAY), UTC)
+        return {self._batches.marker_key: marker.token, "create_after": f"{start:%Y%m%d%H%M%S}"}
+
+    async def _pages(
+        self, path: str, query: Mapping[str, str], decoder: "msgspec.json.Decoder[_Page[T]]"
+    ) -> AsyncIterator[list[T]]:
+        asked = {"limit": str(PAGE), **query}
         for _ in range(MOST_PAGES):
-            reply = await self._link.get(f"{BATCHES}?{urlencode(query)}")
-            page = read_reply(_page, reply.body, reply.headers)
-            batches = page.data or []
-            yield batches
-            if not page.has_more or not batches or batches[-1].id == query.get("after"):
+            reply = await self._link.get(f"{path}?{urlencode(asked)}")
+            page = read_reply(decoder, reply.body, reply.headers)
+            items = page.data or []
+            yield items
+            if not page.has_more or not items or items[-1].id == asked.get("after"):
                 return
-            query["after"] = batches[-1].id
+            asked["after"] = items[-1].id
 
     async def _expected(self, file_id: str) -> Expected:
         seen = await self._link.visible(f"{FILES}/{_quoted(file_id)}", tries=2)
@@ -293,30 +267,9 @@ class OpenAIBatches:
             count=(batch.request_counts.total if batch.request_counts else None) or None,
             line_errors=_complaints(bytes(batch.errors)),
             results=tuple(each for each in (batch.output_file_id, batch.error_file_id) if each),
+            unpaid_rest=batch.status in self._batches.unpaid_rest and bool(batch.output_file_id),
             retry_after=wait,
         )
-
-    def _outcome(self, row: _Row) -> Row:
-        return Row(str(row.custom_id or ""), self._said(row))
-
-    def _said(self, row: _Row) -> Completion | ProviderError | Unpaid:
-        if row.response is not None and bytes(row.response.body) not in (b"", b"null"):
-            return self._answered(row.response)
-        status = (row.response.status_code or 0) if row.response else 0
-        if row.error is None:
-            return row_error(self._row_dialect.errors, b"", status) if status not in (0, OK) else no_outcome()
-        error = _Trouble(message=row.error) if isinstance(row.error, str) else row.error
-        code = error.code if error.code is not None else error.error_code
-        unpaid = UNPAID.get(str(code))
-        if unpaid is not None:
-            return unpaid
-        told = {"error": {"code": str(code or ""), "message": error.message or error.error_message or ""}}
-        return row_error(self._row_dialect.errors, dump(told), status)
-
-    def _answered(self, answer: _Answer) -> Completion | ProviderError:
-        headers = {"x-request-id": answer.request_id} if answer.request_id else {}
-        status, body = answer.status_code or OK, bytes(answer.body)
-        return outcome_of(lambda: openai.decode(status, headers, body, self._row_dialect))
 
 
 def _complaints(errors: bytes) -> tuple[LineError, ...]:
@@ -341,19 +294,6 @@ def _complaint(found: _Complaint) -> LineError:
     return LineError(
         code=QUEUE_FULL if code in QUEUE_CODES else code, message=safe_line(found.message or ""), line=found.line
     )
-
-
-def _form(token: str, path: Path, size: int) -> tuple[AsyncIterator[bytes], int, str]:
-    """Return a multipart form with the file, its length and its content type; no JSON line begins with a boundary."""
-    boundary = f"mirage-{token}"
-    before = (
-        f'--{boundary}\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
-        f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="{token}.jsonl"\r\n'
-        "Content-Type: application/jsonl\r\n\r\n"
-    ).encode()
-    after = f"\r\n--{boundary}--\r\n".encode()
-    length = len(before) + size + len(after)
-    return pieces(path, before=before, after=after), length, f"multipart/form-data; boundary={boundary}"
 
 
 def _quoted(text: str) -> str:

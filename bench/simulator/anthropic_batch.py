@@ -54,7 +54,7 @@ class AnthropicBatchDesk:
         owner = owner_of(self._wire, request, self._keys)
         if owner is None:
             return plain(self._wire.trouble(Trouble(fault=Fault.AUTH), tag))
-        if request.method == "GET" and self._batches.stumbles(self._wire.name):
+        if request.method == "GET" and self._batches.odd.stumbles(self._wire.name):
             return gateway_page()
         path = request.path.removeprefix(self._wire.prefix + PATH).strip("/").split("/")
         try:
@@ -89,13 +89,13 @@ class AnthropicBatchDesk:
 
     async def _create(self, request: web.BaseRequest, owner: bytes, tag: Tag) -> web.StreamResponse:
         raw = await request.read()
-        lost = self._batches.lose(self._wire.name, "lose_create")
+        lost = self._batches.odd.lose(self._wire.name, "lose_create")
         if lost == "before":
             return hang_up(request)
         if len(raw) > MOST_BYTES:
             raise Rejected("Request exceeds the maximum size", status=413)
         lines = _lines(parse(raw))
-        model, quirks = str(lines[0].body.get("model")), self._batches.quirks(self._wire.name)
+        model, quirks = str(lines[0].body.get("model")), self._batches.odd.next(self._wire.name)
         if quirks.queue_full or not self._batches.room(self._wire.name, model, lines):
             return plain(self._wire.trouble(Trouble(fault=Fault.RATE_LIMITED), tag))
         job = self._batches.add_job(
@@ -133,18 +133,18 @@ class AnthropicBatchDesk:
     def _batch(self, job: Job, host: str) -> Json:
         stage = self._batches.stage(job)
         ended, archived = stage in ENDED, self._batches.age(job) > KEPT
-        at = job.created + self._batches.ended_after(job)
+        moment = self._batches.moment
         address = f"http://{host}{self._wire.prefix}{PATH}/{job.id}/results"
         return {
             "id": job.id,
             "type": "message_batch",
             "processing_status": "ended" if ended else "canceling" if stage is Stage.CANCELLING else "in_progress",
             "request_counts": _counts(job),
-            "ended_at": _moment(at) if ended else None,
+            "ended_at": _moment(self._batches.ended_at(job)) if ended else None,
             "created_at": _moment(job.created),
-            "expires_at": _moment(job.created + job.window),
-            "archived_at": _moment(job.created + KEPT) if archived else None,
-            "cancel_initiated_at": None if job.ordered is None else _moment(job.created + job.ordered),
+            "expires_at": _moment(moment(job, job.window)),
+            "archived_at": _moment(moment(job, KEPT)) if archived else None,
+            "cancel_initiated_at": None if job.ordered is None else _moment(moment(job, job.ordered)),
             "results_url": address if ended and not archived and not job.quirks.no_files else None,
         }
 
@@ -178,7 +178,7 @@ class AnthropicBatchDesk:
                 cut=job.quirks.cut_downloads,
                 short=job.quirks.short_downloads,
             )
-            job.files = [self._batches.add_file(file).id]
+            job.filed([self._batches.add_file(file).id])
         file = self._batches.files[job.files[0]]
         if file.late > 0:
             file.late -= 1
@@ -225,7 +225,7 @@ def _counts(job: Job) -> Json:
 def _result(outcome: Outcome) -> Json:
     result: Json = {"type": WORDS[outcome.fate]}
     if outcome.fate is Fate.ANSWERED:
-        result["message"] = orjson.loads(outcome.reply.body)
+        result["message"] = orjson.Fragment(outcome.reply.body)
     elif outcome.fate is Fate.REFUSED:
         result["error"] = orjson.loads(outcome.reply.body) | {"request_id": None}
     return result

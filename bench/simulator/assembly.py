@@ -37,7 +37,8 @@ def build(config: Config, state: Path, seed: int) -> App:
         Moonshot(strict=config.strict),
     )
     app = App(config, Desk(config, speaker, Bill(state), time.time), wires, seed=seed)
-    batches = batchcontrol.routes(config, wires, Batches(config.batches, app.desk, app.faults, time.time))
+    jobs = Batches(config.batches, app.desk, app.faults, time.time, seed=seed)
+    batches = batchcontrol.routes(config, wires, jobs)
     for route in (Control(app, seed).route(), *listing.routes(config, wires), *batches):
         app.add(route)
     return app

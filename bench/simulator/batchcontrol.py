@@ -51,9 +51,9 @@ class BatchControl:
                     return json_reply(self._all())
                 case "POST", "":
                     found = _quirks.decode(await request.read())
-                    self._batches.set_quirks(found if isinstance(found, list) else [found])
+                    self._batches.odd.order(found if isinstance(found, list) else [found])
                 case "DELETE", "":
-                    self._batches.set_quirks([])
+                    self._batches.odd.order([])
                 case "POST", "advance":
                     self._batches.advance(_step.decode(await request.read()).seconds)
                 case _:

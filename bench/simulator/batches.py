@@ -7,20 +7,20 @@ are expired or cancelled. Knows no paths and no words of a provider.
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from typing import Final
 
-import msgspec
-
 from bench.simulator.batchjobs import ENDED, Clerk, Fate, File, Job, Line, Outcome, Stage
-from bench.simulator.batchrules import BatchSettings, Quirks
+from bench.simulator.batchquirks import Oddities
+from bench.simulator.batchrules import BatchSettings
 from bench.simulator.desk import Desk
 from bench.simulator.faults import CHARGED, Attempt, Fault, Faults
 from bench.simulator.tokens import count_prompt
 from bench.simulator.wire import Call, Rejected, Tag, Trouble
 
-SLICE: Final = 200  # requests, some 15 ms
+SLICE: Final = 200  # requests, 15 to 35 ms
 NOT_FOR_ROWS: Final = frozenset({Fault.DROP_BEFORE, Fault.BAD_GATEWAY, Fault.AUTH})
 
 
@@ -29,12 +29,19 @@ class Batches:
 
     Args:
         clock: real seconds since the epoch.
+        seed: of what goes wrong by chance.
+
+    Attributes:
+        odd: what goes wrong with the next ones.
     """
 
-    def __init__(self, settings: BatchSettings, desk: Desk, faults: Faults, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, settings: BatchSettings, desk: Desk, faults: Faults, clock: Callable[[], float], *, seed: int = 0
+    ) -> None:
         self._settings, self._desk, self._faults, self._clock = settings, desk, faults, clock
         self._start, self._moved, self._numbers = clock(), 0.0, 0
-        self._quirks: list[Quirks] = []
+        self._tries: Counter[str] = Counter()
+        self.odd = Oddities(settings.chances, seed)
         self._clerks: dict[str, Clerk] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.jobs: dict[str, Job] = {}
@@ -63,30 +70,6 @@ class Batches:
         for job in self.jobs.values():
             self.stage(job)
 
-    def set_quirks(self, quirks: list[Quirks]) -> None:
-        """Replace what is odd about coming batches."""
-        self._quirks = quirks
-
-    def quirks(self, provider: str) -> Quirks:
-        """Return what is odd about a provider's next batch."""
-        return next((each for each in self._quirks if each.provider in ("", provider)), Quirks())
-
-    def lose(self, provider: str, call: str) -> str:
-        """Return when the connection of this call ("lose_upload", "lose_create") is to be cut, once."""
-        for place, quirks in enumerate(self._quirks):
-            if quirks.provider in ("", provider) and getattr(quirks, call):
-                self._quirks[place] = msgspec.structs.replace(quirks, **{call: ""})
-                return str(getattr(quirks, call))
-        return ""
-
-    def stumbles(self, provider: str) -> bool:
-        """Whether a look of this account's is answered by a proxy that has lost its way; counts down."""
-        for place, quirks in enumerate(self._quirks):
-            if quirks.provider in ("", provider) and quirks.bad_gateways:
-                self._quirks[place] = msgspec.structs.replace(quirks, bad_gateways=quirks.bad_gateways - 1)
-                return True
-        return False
-
     def new_id(self) -> str:
         """Return 32 hexadecimal digits that nothing else has."""
         self._numbers += 1
@@ -109,6 +92,7 @@ class Batches:
 
     def add_job(self, job: Job) -> Job:
         """Start a job and see to its end."""
+        job.window = self._settings.window or job.window
         job.hidden, job.unlisted = job.quirks.fresh_404, job.quirks.list_lag
         self.jobs[job.id] = job
         if self._settings.speed > 0:
@@ -165,7 +149,7 @@ class Batches:
         if stage not in ENDED or job.outcomes is not None:
             return stage
         if self._settings.speed <= 0:
-            job.outcomes = _disturbed(job, [outcome for part in self._slices(job, stage) for outcome in part])
+            _settle(job, [outcome for part in self._slices(job, stage) for outcome in part])
             return stage
         if not job.running:
             job.running = True
@@ -178,9 +162,13 @@ class Batches:
         """Return how many requests have finished by now, of a job that still runs."""
         return self._finished(job, self.age(job))
 
-    def ended_after(self, job: Job) -> float:
-        """Return the age at which the job ended or will end."""
-        return self._end(job)
+    def ended_at(self, job: Job) -> float:
+        """Return the real moment at which the job ended or will end."""
+        return self.moment(job, self._end(job))
+
+    def moment(self, job: Job, age: float) -> float:
+        """Return the real moment at which a job has an age, as if time had always passed as it does now."""
+        return job.created + age / (self._settings.speed or 1.0)
 
     def _stage(self, job: Job, age: float) -> Stage:
         settings = self._settings
@@ -196,8 +184,14 @@ class Batches:
             return Stage.FINALIZING
         return Stage.EXPIRED if self._worked(job) > job.window else Stage.COMPLETED
 
+    def _pace(self, job: Job) -> float:
+        """Return the time between two requests that finish."""
+        if job.quirks.expire:
+            return 2 * job.window / max(1, len(job.lines))
+        return self._settings.request * job.quirks.slow
+
     def _worked(self, job: Job) -> float:
-        return self._settings.validating + len(job.lines) * self._settings.request * job.quirks.slow
+        return self._settings.validating + len(job.lines) * self._pace(job)
 
     def _end(self, job: Job) -> float:
         if job.ordered is not None:
@@ -209,7 +203,7 @@ class Batches:
 
     def _finished(self, job: Job, age: float) -> int:
         ran = min(age, job.ordered if job.ordered is not None else age) - self._settings.validating
-        pace = self._settings.request * job.quirks.slow
+        pace = self._pace(job)
         return max(0, min(len(job.lines), int(ran / pace) if pace else len(job.lines)))
 
     async def _work_off(self, job: Job, stage: Stage) -> None:
@@ -217,7 +211,7 @@ class Batches:
         for part in self._slices(job, stage):
             outcomes += part
             await asyncio.sleep(0)
-        job.outcomes = _disturbed(job, outcomes)
+        _settle(job, outcomes)
 
     def _slices(self, job: Job, stage: Stage) -> Iterator[list[Outcome]]:
         """Run the requests that the job's age at its end covers, and leave the others."""
@@ -242,14 +236,22 @@ class Batches:
         if fault is not None and fault not in CHARGED:
             return Outcome(line.custom_id, Fate.REFUSED, clerk.trouble(Trouble(fault=fault, model=call.model), tag))
         answer = self._desk.answer(call, fault)
-        self._desk.charge(call, answer, fault=fault or "", batch=job.id)
-        return Outcome(line.custom_id, Fate.ANSWERED, clerk.write(call, answer, tag))
+        self._desk.charge(call, answer, fault=fault or "", batch=job.id, reply=tag.id)
+        return Outcome(line.custom_id, Fate.ANSWERED, clerk.write(call, answer, tag), tag.id)
 
     def _misfortune(self, call: Call) -> Fault | None:
         if not self._faults.active:
             return None
-        rule = self._faults.decide(Attempt(call.provider, call.model, self._desk.stage(call), call.user, call.hash, 1))
+        self._tries[call.hash] += 1
+        stage, number = self._desk.stage(call), self._tries[call.hash]
+        rule = self._faults.decide(Attempt(call.provider, call.model, stage, call.user, call.hash, number))
         return None if rule is None or rule.fault in NOT_FOR_ROWS else rule.fault
+
+
+def _settle(job: Job, outcomes: list[Outcome]) -> None:
+    """Keep what came of a job, and of its lines no more than their ids: prompts are long."""
+    job.outcomes = _disturbed(job, outcomes)
+    job.lines = [Line(line.custom_id, {}) for line in job.lines]
 
 
 def _tokens(lines: list[Line]) -> int:

@@ -45,11 +45,15 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """One line's end: for an answered line the provider's whole reply, for a refused one its error reply."""
+    """One line's end: for an answered line the provider's whole reply, for a refused one its error reply.
+
+    `id` is the reply's, as it stands on the bill.
+    """
 
     custom_id: str
     fate: Fate
     reply: Reply = Reply()
+    id: str = ""
 
 
 class Complaint(msgspec.Struct, frozen=True):
@@ -85,12 +89,13 @@ class Job(msgspec.Struct, kw_only=True):
     """One batch.
 
     Attributes:
+        lines: only their ids are kept once it has ended.
         created: real seconds since the epoch.
         born, ordered: in the batches' seconds: when it was created, and its age when it was told to stop.
         label: what the client wrote on it.
         hidden, unlisted: looks, and lists, that are answered as if it were not there.
         running: its last requests are running.
-        outcomes: None until it has ended.
+        outcomes: None until it has ended; without their replies once these are in files.
         files: ids of its results files.
     """
 
@@ -112,6 +117,11 @@ class Job(msgspec.Struct, kw_only=True):
     ordered: float | None = None
     outcomes: list[Outcome] | None = None
     files: list[str] = []
+
+    def filed(self, files: list[str]) -> None:
+        """Note the results files; replies are in them now."""
+        self.files = files
+        self.outcomes = [Outcome(each.custom_id, each.fate, id=each.id) for each in self.outcomes or []]
 
 
 class Clerk(msgspec.Struct, frozen=True):

@@ -3,11 +3,37 @@
 Quirks are what the real services do now and then; each default is the harmless behaviour.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 Moment = Literal["", "before", "after", "gateway"]
+Chance = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+class Chances(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How likely each of `Quirks` is, from 0 to 1: for a batch, or for the call or look that it names.
+
+    Where a quirk counts looks, downloads or rows, it is one to three of them. The batches of DashScope lose no rows:
+    its documents promise that what is not there was not charged.
+    """
+
+    lose_upload: Chance = 0.0
+    lose_create: Chance = 0.0
+    bad_gateways: Chance = 0.0
+    queue_full: Chance = 0.0
+    invalid: Chance = 0.0
+    fresh_404: Chance = 0.0
+    list_lag: Chance = 0.0
+    late_results: Chance = 0.0
+    cut_downloads: Chance = 0.0
+    short_downloads: Chance = 0.0
+    repeat_rows: Chance = 0.0
+    lose_rows: Chance = 0.0
+    no_files: Chance = 0.0
+    lying_counts: Chance = 0.0
+    stuck: Chance = 0.0
+    expire: Chance = 0.0
 
 
 class BatchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -19,6 +45,8 @@ class BatchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         request: between two requests that finish.
         finalizing: between the last request and the end.
         cancelling: between the order to cancel and the end.
+        window: after which a batch expires; 0 leaves every provider its own.
+        chances: of what goes wrong by itself.
         enqueued_tokens: most prompt tokens in all live batches of a model, by `provider/model`, by provider, or `*`.
     """
 
@@ -27,6 +55,8 @@ class BatchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     request: float = 1.0
     finalizing: float = 5.0
     cancelling: float = 5.0
+    window: float = 0.0
+    chances: Chances = Chances()
     enqueued_tokens: dict[str, int] = {}
 
 
@@ -51,6 +81,7 @@ class Quirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         lying_counts: counters that do not add up.
         stuck: never leaves the state before its last.
         slow: requests take so many times as long, so that a batch expires.
+        expire: requests take so long that the window cuts the batch in half.
         key_last: in a row, the id comes after the answer (Gemini).
         job_states: states begin with `JOB_STATE_` (Gemini).
         file_in_metadata: the results file is named in the metadata only (Gemini).
@@ -75,6 +106,7 @@ class Quirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     lying_counts: bool = False
     stuck: bool = False
     slow: float = 1.0
+    expire: bool = False
     key_last: bool = False
     job_states: bool = False
     file_in_metadata: bool = False

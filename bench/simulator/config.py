@@ -54,6 +54,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         gone: models that do not exist any more, matched by their beginning.
         prices: by model, or by the beginning of its name, or `*`.
         batch_discount: share of the price that batches pay, by provider.
+        batch_prices: what batches pay instead, by model, or by the beginning of its name.
         limits: rates by `provider/model`, by provider, or `*`.
         latency: by provider, or `*`.
         batches: how fast simulated batches pass.
@@ -68,6 +69,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     gone: tuple[str, ...] = ()
     prices: dict[str, PriceText] = msgspec.field(default_factory=lambda: {ANY: DEFAULT_PRICE})
     batch_discount: dict[str, str] = msgspec.field(default_factory=lambda: dict(BATCH_SHARE))
+    batch_prices: dict[str, PriceText] = {}
     limits: dict[str, Rates] = {}
     latency: dict[str, Latency] = {}
     faults: FaultSettings = FaultSettings()
@@ -80,9 +82,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def price(self, model: str) -> Price:
         """Return what a model costs: the price of the longest beginning of its name, else that of `*`, else nothing."""
-        named = [name for name in self.prices if model.startswith(name)]
-        best = max(named, key=len, default=ANY)
-        return self.prices[best].price() if best in self.prices else Price(input=0, output=0)
+        return _longest(self.prices, model) or Price(input=0, output=0)
+
+    def batch_price(self, model: str) -> Price | None:
+        """Return what a model costs in batches, None where they pay a share of the price."""
+        return _longest(self.batch_prices, model)
 
     def discounted(self, provider: str, nano: int) -> int:
         """Return what a batch pays for a call that costs `nano`, rounded up."""
@@ -92,6 +96,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def latency_of(self, provider: str) -> Latency:
         """Return the latency of a provider."""
         return self.latency.get(provider) or self.latency.get(ANY) or Latency()
+
+
+def _longest(prices: dict[str, PriceText], model: str) -> Price | None:
+    named = [name for name in prices if model.startswith(name)]
+    best = max(named, key=len, default=ANY)
+    return prices[best].price() if best in prices else None
 
 
 def load_config(path: Path | None) -> Config:
@@ -104,7 +114,7 @@ def load_config(path: Path | None) -> Config:
         return Config()
     try:
         config = msgspec.toml.decode(path.read_bytes(), type=Config)
-        for text in config.prices.values():
+        for text in (*config.prices.values(), *config.batch_prices.values()):
             text.price()
     except (OSError, ValueError, msgspec.MsgspecError) as error:
         raise UserError(

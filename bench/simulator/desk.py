@@ -26,6 +26,7 @@ class Desk:
         self._config, self._speaker, self._clock = config, speaker, clock
         self._cache = PrefixCache()
         self._prices: dict[str, Price] = {}
+        self._batch_prices: dict[str, Price | None] = {}
 
     def stage(self, call: Call) -> str:
         """Return the stage of the benchmark that a call belongs to."""
@@ -54,7 +55,7 @@ class Desk:
         reply: str = "",
     ) -> int:
         """Write a call on the bill and return the number of the charge."""
-        nano = cost_nano(self.price(call.model), answer.usage)
+        nano = self._batch_nano(call, answer.usage) if batch else cost_nano(self.price(call.model), answer.usage)
         return self.bill.charge(
             at=self._clock(),
             provider=call.provider,
@@ -62,7 +63,7 @@ class Desk:
             content=call.hash,
             stage=answer.stage,
             usage=answer.usage,
-            nano=self._config.discounted(call.provider, nano) if batch else nano,
+            nano=nano,
             outcome="dropped" if dropped else "delivered",
             fault=fault,
             batch=batch,
@@ -74,6 +75,14 @@ class Desk:
         if model not in self._prices:
             self._prices[model] = self._config.price(model)
         return self._prices[model]
+
+    def _batch_nano(self, call: Call, usage: Usage) -> int:
+        if call.model not in self._batch_prices:
+            self._batch_prices[call.model] = self._config.batch_price(call.model)
+        price = self._batch_prices[call.model]
+        if price is not None:
+            return cost_nano(price, usage)
+        return self._config.discounted(call.provider, cost_nano(self.price(call.model), usage))
 
     def gone(self, model: str) -> bool:
         """Whether a model does not exist any more."""

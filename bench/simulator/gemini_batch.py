@@ -6,7 +6,7 @@ inlined results are sent twice; expired and cancelled jobs have none.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import unquote
@@ -17,7 +17,7 @@ from aiohttp import web
 
 from bench.simulator.app import Route
 from bench.simulator.batches import Batches
-from bench.simulator.batchjobs import ENDED, Clerk, Fate, File, Job, Line, Outcome, Stage
+from bench.simulator.batchjobs import ENDED, Clerk, Fate, File, Job, Line, Stage
 from bench.simulator.delivery import hang_up, json_reply, plain
 from bench.simulator.faults import Fault
 from bench.simulator.gemini import Gemini
@@ -88,7 +88,7 @@ class GeminiBatchDesk:
         owner = upload.owner if upload else owner_of(self._wire, request, self._keys)
         if owner is None:
             return plain(self._wire.trouble(Trouble(fault=Fault.AUTH), tag))
-        if request.method == "GET" and self._batches.stumbles(self._wire.name):
+        if request.method == "GET" and self._batches.odd.stumbles(self._wire.name):
             return gateway_page()
         path = request.path.removeprefix(self._wire.prefix).strip("/").split("/")
         try:
@@ -155,7 +155,7 @@ class GeminiBatchDesk:
         if FINALIZE not in request.headers.get("x-goog-upload-command", ""):
             return plain(Reply(headers={"x-goog-upload-status": "active"}))
         del self._uploads[key]
-        lost = self._batches.lose(self._wire.name, "lose_upload")
+        lost = self._batches.odd.lose(self._wire.name, "lose_upload")
         if lost == "before":
             return hang_up(request)
         file = File(
@@ -164,7 +164,7 @@ class GeminiBatchDesk:
             name=upload.label,
             data=bytes(upload.data),
             created=self._batches.real,
-            hidden=self._batches.quirks(self._wire.name).fresh_404,
+            hidden=self._batches.odd.next(self._wire.name).fresh_404,
         )
         self._batches.add_file(file)
         if lost:
@@ -189,14 +189,14 @@ class GeminiBatchDesk:
         body = parse(await request.read()).get("batch")
         if not isinstance(body, dict):
             raise Rejected("batch is required.")
-        lost = self._batches.lose(self._wire.name, "lose_create")
+        lost = self._batches.odd.lose(self._wire.name, "lose_create")
         if lost == "before":
             return hang_up(request)
         source = body.get("inputConfig") or body.get("input_config") or {}
         file_id = str(source.get("fileName") or source.get("file_name") or "")
         inline = (source.get("requests") or {}).get("requests")
         lines = _inline(inline) if inline else self._lines(file_id, owner)
-        quirks = self._batches.quirks(self._wire.name)
+        quirks = self._batches.odd.next(self._wire.name)
         if quirks.invalid:
             raise Rejected("The file was refused.")
         if quirks.queue_full or not self._batches.room(self._wire.name, model, lines):
@@ -259,7 +259,7 @@ class GeminiBatchDesk:
         found: Json = {"name": job.id, "metadata": metadata}
         if stage not in ENDED:
             return found
-        metadata["endTime"] = _moment(job.created + self._batches.ended_after(job))
+        metadata["endTime"] = _moment(self._batches.ended_at(job))
         found["done"] = True
         if stage is not Stage.COMPLETED:
             return found | {"error": {"code": INTERNAL, "message": f"The batch is {stage.value}."}}
@@ -272,23 +272,21 @@ class GeminiBatchDesk:
         """Return where the results are, or the results themselves."""
         if stage is not Stage.COMPLETED or job.quirks.no_files:
             return {}
-        rows = [_row(each, last=job.quirks.key_last) for each in job.outcomes or []]
         if job.label["inline"]:
-            inlined = [_relabel(row) for row in rows]
-            return {} if listed else {"inlinedResponses": {"inlinedResponses": inlined}}
+            return {} if listed else {"inlinedResponses": {"inlinedResponses": [_relabel(row) for row in _rows(job)]}}
         if not job.files:
             file = File(
                 id=f"files/batch-{job.id.removeprefix('batches/')}",
                 owner=job.owner,
                 name="results.jsonl",
-                data=b"".join(dump(row) + b"\n" for row in rows),
+                data=b"".join(dump(row) + b"\n" for row in _rows(job)),
                 created=self._batches.real,
                 purpose="results",
                 late=job.quirks.late_results,
                 cut=job.quirks.cut_downloads,
                 short=job.quirks.short_downloads,
             )
-            job.files = [self._batches.add_file(file).id]
+            job.filed([self._batches.add_file(file).id])
         return {"responsesFile": job.files[0]}
 
     def _known(self, name: str, owner: bytes) -> File:
@@ -341,11 +339,13 @@ def _inline(requests: list[Json]) -> list[Line]:
     return lines
 
 
-def _row(outcome: Outcome, *, last: bool) -> Json:
-    reply = orjson.loads(outcome.reply.body)
-    said: Json = {"response": reply} if outcome.fate is Fate.ANSWERED else {"error": _status(reply)}
-    key = {"key": outcome.custom_id}
-    return said | key if last else key | said
+def _rows(job: Job) -> Iterator[Json]:
+    for outcome in job.outcomes or []:
+        body = outcome.reply.body
+        answered = outcome.fate is Fate.ANSWERED
+        said: Json = {"response": orjson.Fragment(body)} if answered else {"error": _status(orjson.loads(body))}
+        key = {"key": outcome.custom_id}
+        yield said | key if job.quirks.key_last else key | said
 
 
 def _relabel(row: Json) -> Json:

@@ -54,7 +54,7 @@ class OpenAIBatchDesk:
         owner = owner_of(self._wire, request, self._keys)
         if owner is None:
             return plain(self._wire.trouble(Trouble(fault=Fault.AUTH), tag))
-        if request.method == "GET" and self._batches.stumbles(self._wire.name):
+        if request.method == "GET" and self._batches.odd.stumbles(self._wire.name):
             return gateway_page()
         path = request.path.removeprefix(self._wire.prefix).strip("/").split("/")
         try:
@@ -99,7 +99,7 @@ class OpenAIBatchDesk:
         raise _no_such(method, path)
 
     async def _upload(self, request: web.BaseRequest, owner: bytes) -> web.StreamResponse:
-        lost = self._batches.lose(self._wire.name, "lose_upload")
+        lost = self._batches.odd.lose(self._wire.name, "lose_upload")
         name, purpose, data = await uploaded(request)
         if lost == "before":
             return hang_up(request)
@@ -113,14 +113,14 @@ class OpenAIBatchDesk:
             name=name,
             data=data,
             created=self._batches.real,
-            hidden=self._batches.quirks(self._wire.name).fresh_404,
+            hidden=self._batches.odd.next(self._wire.name).fresh_404,
         )
         self._batches.add_file(file)
         return unanswered(request, lost) if lost else json_reply(_file(file))
 
     async def _create(self, request: web.BaseRequest, owner: bytes) -> web.StreamResponse:
         body = parse(await request.read())
-        lost = self._batches.lose(self._wire.name, "lose_create")
+        lost = self._batches.odd.lose(self._wire.name, "lose_create")
         if lost == "before":
             return hang_up(request)
         if body.get("endpoint") != self._spelling.endpoint:
@@ -136,7 +136,7 @@ class OpenAIBatchDesk:
         file = batches.files.get(file_id)
         file = file if file is not None and file.owner == owner else None
         lines, urls, complaint = read_lines(file.data if file else b"")
-        quirks = batches.quirks(name)
+        quirks = batches.odd.next(name)
         if file is None:
             complaint = Complaint("invalid_request", f"The file {file_id} was not found.", "file_id", None)
         complaint = complaint or self._complaint(lines, urls, quirks.invalid)
@@ -210,7 +210,7 @@ class OpenAIBatchDesk:
         """Return the Batch object, writing its results files when it has just ended."""
         batches, stage = self._batches, self._batches.stage(job)
         output, failures = self._results(job)
-        born, ended = int(job.created), int(job.created + batches.ended_after(job))
+        born, ended = int(job.created), int(batches.ended_at(job))
         counts = self._counts(job, stage)
         return {
             "id": job.id,
@@ -225,7 +225,7 @@ class OpenAIBatchDesk:
             "error_file_id": failures,
             "created_at": born,
             "in_progress_at": None if stage in (Stage.VALIDATING, Stage.FAILED) else born + 1,
-            "expires_at": None if self._spelling.filtered else int(born + job.window),
+            "expires_at": None if self._spelling.filtered else int(batches.moment(job, job.window)),
             "completed_at": ended if stage is Stage.COMPLETED else None,
             "failed_at": ended if stage is Stage.FAILED else None,
             "expired_at": ended if stage is Stage.EXPIRED else None,
@@ -248,7 +248,7 @@ class OpenAIBatchDesk:
         if self._batches.stage(job) not in ENDED or job.quirks.no_files:
             return None, None
         if not job.files:
-            job.files = [self._write(job, self._spelling.output, good=True), self._write(job, self._spelling.failures)]
+            job.filed([self._write(job, self._spelling.output, good=True), self._write(job, self._spelling.failures)])
             if self._spelling.deletes_input and not job.label["keep"]:
                 self._batches.files.pop(job.input_file, None)
         return job.files[0] or None, job.files[1] or None
@@ -272,7 +272,7 @@ class OpenAIBatchDesk:
         return self._batches.add_file(file).id
 
     def _row(self, outcome: Outcome) -> Json | None:
-        request_id = self._batches.new_id()
+        request_id = outcome.id or self._batches.new_id()
         row: Json = {"id": f"batch_req_{request_id}", "custom_id": outcome.custom_id}
         if self._spelling.echo_ids:
             row["id"], request_id = outcome.custom_id, ""
@@ -281,7 +281,7 @@ class OpenAIBatchDesk:
             return (
                 None if self._spelling.silent else row | {"response": None, "error": {"code": code, "message": message}}
             )
-        body = orjson.loads(outcome.reply.body)
+        body = orjson.Fragment(outcome.reply.body)
         row["response"] = {"status_code": outcome.reply.status, "request_id": request_id, "body": body}
         return row if self._spelling.bare_rows else row | {"error": None}
 

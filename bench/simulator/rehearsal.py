@@ -22,14 +22,16 @@ def accounts(simulator: Running, key_env: str) -> dict[str, dict[str, dict[str, 
 
 
 def price_settings(cards: Iterable[ModelCard]) -> str:
-    """Return the part of the simulator's settings that gives every model of `cards` its price."""
-    return "\n".join(_table(card.model, card.price) for card in cards if card.price is not None)
+    """Return the part of the simulator's settings that gives every model of `cards` its prices."""
+    priced = [("prices", card.model, card.price) for card in cards]
+    priced += [("batch_prices", card.model, card.batch_price) for card in cards]
+    return "\n".join(_table(kind, model, price) for kind, model, price in priced if price is not None)
 
 
-def _table(model: str, price: Price) -> str:
+def _table(kind: str, model: str, price: Price) -> str:
     known = {"input": price.input, "output": price.output, "cached": price.cached, "cache_write": price.cache_write}
     lines = [f'{name} = "{_dollars(nano)}"' for name, nano in known.items() if nano is not None]
-    return "\n".join([f'[prices."{model}"]', *lines, ""])
+    return "\n".join([f'[{kind}."{model}"]', *lines, ""])
 
 
 def _dollars(nano: int) -> str:

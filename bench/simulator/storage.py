@@ -9,6 +9,8 @@ from bench.simulator.batchjobs import File
 from bench.simulator.delivery import hang_up, plain
 from bench.simulator.wire import BAD_GATEWAY_PAGE, MARK, Rejected, Reply, Wire, digest
 
+OK: Final = 200
+PARTIAL: Final = 206
 OCTETS: Final = "application/octet-stream"
 
 
@@ -38,27 +40,43 @@ async def uploaded(request: web.BaseRequest) -> tuple[str, str, bytes]:
 
 
 async def download(request: web.BaseRequest, file: File, content_type: str = OCTETS) -> web.StreamResponse:
-    """Send a file: whole, or in half if it is to break off, or without its last lines if it is to end early."""
+    """Send a file: whole, or in half if it is to break off, or without its last lines if it is to end early.
+
+    A range is honoured, as file stores do; whether the real services do so is not documented.
+    """
     headers = {"content-type": content_type, MARK[0]: MARK[1]}
     headers["content-disposition"] = f'attachment; filename="{file.name}"'
+    start = _start(request, len(file.data))
+    if start:
+        headers["content-range"] = f"bytes {start}-{len(file.data) - 1}/{len(file.data)}"
+    status, data = (PARTIAL if start else OK), file.data[start:]
     if file.cut > 0:
         file.cut -= 1
-        return await _half(request, file.data, headers)
+        return await _half(request, data, headers, status)
     if file.short > 0:
         file.short -= 1
-        return await _short(request, file.data, headers)
-    return web.Response(body=file.data, headers=headers)
+        return await _short(request, data, headers, status)
+    return web.Response(body=data, headers=headers, status=status)
 
 
-async def _half(request: web.BaseRequest, data: bytes, headers: dict[str, str]) -> web.StreamResponse:
-    response = web.StreamResponse(headers=headers | {"content-length": str(len(data))})
+def _start(request: web.BaseRequest, size: int) -> int:
+    """Return where the asked range begins, 0 for none or for one that makes no sense."""
+    try:
+        start = request.http_range.start or 0
+    except ValueError:
+        return 0
+    return start if 0 < start < size else 0
+
+
+async def _half(request: web.BaseRequest, data: bytes, headers: dict[str, str], status: int) -> web.StreamResponse:
+    response = web.StreamResponse(status=status, headers=headers | {"content-length": str(len(data))})
     await response.prepare(request)
     await response.write(data[: len(data) // 2])
     return hang_up(request)
 
 
-async def _short(request: web.BaseRequest, data: bytes, headers: dict[str, str]) -> web.StreamResponse:
-    response = web.StreamResponse(headers=headers)
+async def _short(request: web.BaseRequest, data: bytes, headers: dict[str, str], status: int) -> web.StreamResponse:
+    response = web.StreamResponse(status=status, headers=headers)
     response.enable_chunked_encoding()
     await response.prepare(request)
     await response.write(b"".join(data.splitlines(keepends=True)[:-1]) or data[: len(data) // 2])

@@ -187,6 +187,18 @@ async def test_cancelling_frees_the_engine(local: VllmProvider, watched: Any) ->
     assert watched.built[-1].unfinished == 0
 
 
+async def test_a_stopping_run_gets_back_what_vllm_has_not_begun(local: VllmProvider, watched: Any) -> None:
+    """Of eighty answers those that are computed go on, the others come back, and vLLM keeps none of them."""
+    calls = [asyncio.ensure_future(local.complete(ask(f"Tell story {n}.", max_tokens=12))) for n in range(80)]
+    await asyncio.wait(calls, timeout=0.2)
+    local.withdraw()
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    withdrawn = [result for result in results if isinstance(result, ProviderError)]
+    assert {error.code for error in withdrawn} == {"withdrawn"}
+    assert len(results) - len(withdrawn) <= local.settings.max_num_seqs
+    assert watched.built[-1].unfinished == 0
+
+
 async def test_dead_engine_is_built_again(local: VllmProvider, watched: Any) -> None:
     """A step that raises loses those inside, who may try again; the next request has a new engine."""
     built = len(watched.built)

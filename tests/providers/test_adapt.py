@@ -194,3 +194,25 @@ def test_every_difference_is_on_record(decoding: Decoding, alias: str) -> None:
     named = {change.parameter for change in changes}
     changed = {name for name in Decoding.__struct_fields__ if getattr(used, name) != getattr(decoding, name)}
     assert changed <= named | ({"effort"} if "thinking" in named else set())
+
+
+@pytest.mark.parametrize(
+    ("dialect", "switch", "asked", "expected"),
+    [
+        pytest.param("in-process", True, {}, {"thinking": True}, id="a switch"),
+        pytest.param("in-process", True, {"thinking": False}, {"thinking": False}, id="the sweep's own word wins"),
+        pytest.param("openai", False, {}, {"effort": "none"}, id="an effort word where there is no switch"),
+        pytest.param("openai", False, {"effort": "high"}, {"effort": "high"}, id="the sweep's own effort wins"),
+        pytest.param("in-process", None, {}, {}, id="the model's own default"),
+    ],
+)
+def test_the_card_says_whether_a_model_thinks(
+    dialect: str, switch: bool | None, asked: dict[str, object], expected: dict[str, object]
+) -> None:
+    """Only where the sweep leaves it open, and with a record of it."""
+    thinking = msgspec.structs.replace(card(dialect), thinking=switch)
+    wanted = msgspec.structs.replace(PAPER, **asked)
+    used, changes = adapt(thinking, wanted)
+    assert used == msgspec.structs.replace(PAPER, **expected)
+    assert bool(changes) is (used != wanted)
+    assert adapt(thinking, used)[0] == used

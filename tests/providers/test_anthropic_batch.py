@@ -104,10 +104,11 @@ def test_a_line_is_an_id_and_the_single_call_s_body() -> None:
     assert (found["params"]["system"], "stream" in found["params"]) == ("s", False)
 
 
-def test_models_may_be_mixed_and_ids_may_not_repeat() -> None:
+@pytest.mark.parametrize(("custom_id", "model"), [("a b", "m"), ("", "m"), ("x" * 65, "m"), ("a", "other")])
+def test_a_line_that_would_be_refused_is_not_written(custom_id: str, model: str) -> None:
     """A bad id is refused at once, for the whole batch."""
-    assert adapter().check([line(0), line(1, model="m2")]) == []
-    assert "2 lines have this id" in adapter().check([line(0), line(0)])[0].reason
+    with pytest.raises(ProviderError):
+        adapter().encode_line(BatchLine(custom_id, line(0, model=model).request))
 
 
 @pytest.mark.parametrize("end", [b"\n", b""], ids=["with a last line end", "without"])

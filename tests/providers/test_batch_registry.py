@@ -69,15 +69,13 @@ def test_a_missing_key_is_named() -> None:
 
 @pytest.mark.parametrize("alias", ["gpt-5.5", "claude-opus-4-6", "gemini-3-flash", "qwen3.6-plus"])
 def test_every_adapter_writes_lines_of_its_catalogue_model(alias: str) -> None:
-    """One line of JSON each, and nothing to complain about."""
+    """One line of JSON each."""
     card = CATALOG.card(alias)
     (provider,) = build_batch_providers(cards(alias), KEYS).values()
     request = Request(
         provider=card.provider, model=card.model, messages=chat((Role.USER, "a\nb")), decoding=Decoding(max_tokens=9)
     )
-    line = BatchLine(MARKER.line_id(0), request)
-    assert provider.check([line]) == []
-    assert b"\n" not in provider.encode_line(line)
+    assert b"\n" not in provider.encode_line(BatchLine(MARKER.line_id(0), request))
 
 
 @pytest.mark.parametrize("alias", ["gpt-5.5", "claude-opus-4-6", "gemini-3-flash", "qwen3.6-plus"])

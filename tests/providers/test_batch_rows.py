@@ -95,7 +95,7 @@ def test_a_line_longer_than_any_answer_comes_in_pieces(tmp_path: Path, monkeypat
     monkeypatch.setattr(batch_rows, "LONGEST_LINE", 8)
     path = tmp_path / "r.jsonl"
     path.write_bytes(b"x" * 20 + b"\n{}\n")
-    assert list(lines_of(path)) == [b"x" * 8, b"x" * 8, b"x" * 4, b"{}"]
+    assert list(lines_of(path)) == [b"x" * 8, b"x" * 8, b"x" * 4 + b"\n", b"{}\n"]
 
 
 @pytest.mark.parametrize(("second", "optional"), [(True, True), (False, False)])

@@ -89,7 +89,7 @@ def test_the_embedded_model_is_free_and_local() -> None:
     """The demo needs no key and no network."""
     card = load_catalog().card("smollm2-135m")
     assert (card.provider, card.model, card.family, card.price) == ("vllm", "smollm2-135m", "SmolLM2", FREE)
-    assert (card.dialect.wire, card.limits.concurrency, card.key_env) == (Wire.IN_PROCESS, 64, "")
+    assert (card.dialect.wire, card.limits.concurrency, card.key_env) == (Wire.IN_PROCESS, 96, "")
 
 
 def test_a_model_of_ones_own_needs_few_words() -> None:

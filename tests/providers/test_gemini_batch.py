@@ -92,6 +92,26 @@ def test_a_line_is_a_key_and_the_single_call_s_body() -> None:
     assert (found["key"], set(found["request"])) == ("r1-3-0-7", {"contents", "generationConfig", "systemInstruction"})
 
 
+def test_a_line_without_a_proper_id_is_not_written() -> None:
+    """Rows come back by it."""
+    with pytest.raises(ProviderError):
+        adapter().encode_line(BatchLine("a b", line(0).request))
+
+
+async def test_uploads_of_a_run_that_no_job_uses_are_deleted() -> None:
+    """By the marker that is their name; those that are still needed stay."""
+    other = Marker(run="r2", shard=3, attempt=0, digest="0123456789abcdef")
+    kept = Marker(run="r1", shard=4, attempt=0, digest="0123456789abcdef")
+    names = [f"files/{marker.token}" for marker in (MARKER, other, kept)]
+    first = httpx.Response(200, json={"files": [{"name": names[0]}], "nextPageToken": "t"})
+    second = httpx.Response(200, json={"files": [{"name": name} for name in names[1:]]})
+    calls: list[httpx.Request] = []
+    found = adapter(first, second, httpx.Response(200, json={}), calls=calls)
+    assert await found.tidy("r1", [names[2]]) == 1
+    assert calls[1].url.params["pageToken"] == "t"
+    assert [call.url.path for call in calls if call.method == "DELETE"] == [f"/v1beta/{names[0]}"]
+
+
 def test_the_token_ceiling_is_the_model_s() -> None:
     """From the catalogue."""
     assert adapter().limits("m").enqueued_tokens == 3_000_000

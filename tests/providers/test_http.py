@@ -6,14 +6,17 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
+import aiohttp
 import httpx
 import pytest
+from aiohttp.client_reqrep import ConnectionKey
 
 from engine.errors import ErrorClass, ProviderError, UserError
 from providers import http
 from providers.address import check_base_url
-from providers.http import HttpEndpoint, HttpReply, Timeouts
+from providers.http import MOST_ERROR_BYTES, HttpEndpoint, HttpReply, Timeouts
 from providers.keys import Secret
+from providers.troubles import explained
 
 KEY = "sk-live-0123456789abcdef0123"
 QUICK = Timeouts(connect=2.0, silence=0.05, total=2.0)
@@ -257,6 +260,21 @@ async def test_an_echoed_key_is_masked_in_body_and_headers() -> None:
     assert reply.headers["x-echo"] == "[key]"
 
 
+async def test_a_piece_of_the_key_is_masked_in_errors_and_left_in_answers() -> None:
+    """An answer may hold anything; an error has no business to."""
+    piece = KEY[-12:].encode()
+    refused, answered = answer(piece, status="401 Unauthorized", headers=[f"X-Echo: {KEY[-12:]}"]), answer(piece)
+    error, reply = [await reply_to(replying(each), secret=Secret(KEY)) for each in (refused, answered)]
+    assert (error.body, error.headers["x-echo"]) == (b"[key]", "[key]")
+    assert reply.body == piece
+
+
+async def test_an_endless_error_is_cut() -> None:
+    """Looking for pieces of the key in megabytes would hold up every other call."""
+    reply = await reply_to(replying(answer(b"x" * 2 * MOST_ERROR_BYTES, status="400 Bad Request")), secret=Secret(KEY))
+    assert len(reply.body) == MOST_ERROR_BYTES
+
+
 async def test_cancelling_closes_the_connection() -> None:
     """A cancelled call must not leave a reply for the next one to read."""
     arrived, gone = asyncio.Event(), asyncio.Event()
@@ -326,6 +344,55 @@ async def test_no_foreign_exception_hangs_on_ours(script: Script) -> None:
             await endpoint.post("/x", b"{}")
     assert (caught.value.__cause__, caught.value.__context__) == (None, None)
     assert KEY not in str(caught.value)
+
+
+class Refusal(aiohttp.ClientConnectorError):
+    """A connection that failed for a reason of the operating system."""
+
+    def __init__(self, reason: OSError) -> None:
+        super().__init__(ConnectionKey("h.example", 443, True, True, None, None, None), reason)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (
+            Refusal(ConnectionRefusedError(111, "refused")),
+            "could not connect: h.example:443 takes no connections; is a",
+        ),
+        (Refusal(OSError(113, "No route to host")), "could not connect: h.example:443 cannot be reached: No route"),
+        (aiohttp.ConnectionTimeoutError("x"), "could not connect: the host did not take the connection in time"),
+        (aiohttp.ServerDisconnectedError(), "the connection broke before the answer was whole: the server hung up"),
+        (aiohttp.ClientOSError(104, "reset by peer"), "before the answer was whole: the server cut the connection"),
+        (aiohttp.ClientPayloadError("<x>"), "before the answer was whole: the reply ended early"),
+        (aiohttp.SocketTimeoutError("x"), "no answer within the time allowed"),
+        (aiohttp.InvalidURL("http://["), "the address cannot be called: http://["),
+        (httpx.ReadError("odd"), "before the answer was whole: odd"),
+    ],
+    ids=["refused", "no route", "slow", "hung up", "reset", "short", "silent", "address", "unknown"],
+)
+def test_what_went_wrong_is_said_in_plain_words(error: Exception, words: str) -> None:
+    """Not in those of the library that found it."""
+    assert words in explained(error).message
+
+
+async def test_a_proxy_is_gone_through_by_the_transport(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The short way knows none."""
+    seen: list[bytes] = []
+
+    async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(await take(reader))
+        writer.write(answer(b"{}"))
+
+    async with served(proxy) as behind:
+        monkeypatch.setenv("http_proxy", behind._base.removesuffix("/v1"))
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        endpoint = HttpEndpoint("p", "http://llm.example/v1")
+        reply = await endpoint.post("/chat", b"{}")
+        await endpoint.close()
+    assert reply.status == 200
+    assert seen[0].startswith(b"POST http://llm.example/v1/chat HTTP/1.1")
 
 
 async def test_the_proxy_of_the_environment_is_used_except_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:

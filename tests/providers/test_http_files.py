@@ -1,6 +1,7 @@
 """Files through the HTTP gate, on real sockets: streamed up and down, masked, never taken for whole unduly."""
 
 import asyncio
+import re
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -10,6 +11,7 @@ import pytest
 
 from engine.batching import NOT_VISIBLE, RESULTS_NOT_READY
 from engine.errors import ErrorClass, ProviderError, UserError
+from providers import batch_files
 from providers.batch_files import TRUNCATED, Expected, pieces, results_file
 from providers.batch_link import BatchLink
 from providers.classify import ErrorTable
@@ -18,6 +20,7 @@ from providers.keys import Secret
 
 KEY = "sk-live-0123456789abcdef0123"
 LINES = b'{"a":1}\n{"a":2}\n'
+Reply = Callable[[bytes], bytes]
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
@@ -35,13 +38,14 @@ def head(length: int | None, status: str = "200 OK") -> bytes:
 
 
 @asynccontextmanager
-async def served(*replies: bytes, path: str = "/v1") -> AsyncIterator[tuple[HttpEndpoint, list[bytes]]]:
+async def served(*replies: bytes | Reply, path: str = "/v1") -> AsyncIterator[tuple[HttpEndpoint, list[bytes]]]:
     """Yield an endpoint whose server gives one reply per connection, and the requests it has seen."""
     left, seen = list(replies), []
 
     async def connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         seen.append(await take(reader))
-        writer.write(left.pop(0) if len(left) > 1 else left[0])
+        reply = left.pop(0) if len(left) > 1 else left[0]
+        writer.write(reply if isinstance(reply, bytes) else reply(seen[-1]))
         await writer.drain()
         writer.close()
 
@@ -122,6 +126,60 @@ async def test_our_key_is_masked_where_it_lies_across_pieces(tmp_path: Path) -> 
 async def test_a_length_that_is_not_kept_is_fetched_again(tmp_path: Path) -> None:
     """The connection broke off."""
     assert await brought(tmp_path, head(len(LINES)) + LINES[:9], head(len(LINES)) + LINES) == LINES
+
+
+LONG = b"".join(b'{"a":%d}\n' % n for n in range(99))
+
+
+def place(request: bytes) -> int | None:
+    """Return from where a request wants a file."""
+    found = re.search(rb"\nrange: bytes=(\d+)-\r", request.lower())
+    return int(found[1]) if found else None
+
+
+def rest(*, shift: int = 0, size: int | None = None) -> Reply:
+    """Return a reply with what follows the place that was asked for, or with what lies beside it, or less of it."""
+
+    def reply(request: bytes) -> bytes:
+        start = (place(request) or 0) + shift
+        return head(len(LONG) - start, "206 Partial Content") + LONG[start:][:size]
+
+    return reply
+
+
+@pytest.mark.parametrize(
+    ("replies", "asked"),
+    [
+        ([rest()], "R"),
+        ([head(len(LONG)) + LONG], "R"),
+        ([head(4, "502 Bad Gateway") + b"<h1>", rest()], "RR"),
+        ([rest(size=300), rest()], "RR"),
+        ([rest(shift=1), head(len(LONG)) + LONG], "R-"),
+        ([head(2, "416 Range Not Satisfiable") + b"{}", head(len(LONG)) + LONG], "R-"),
+    ],
+    ids=["the rest", "all of it", "a proxy's page", "less of the rest", "another file", "nothing there"],
+)
+async def test_a_download_goes_on_where_it_broke_off(
+    replies: list[bytes | Reply], asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last bytes are fetched again and compared; a server that starts over costs time only."""
+    monkeypatch.setattr(batch_files, "SHORTEST_RESUMED", 20)
+    monkeypatch.setattr(batch_files, "OVERLAP", 4)
+    async with served(head(len(LONG)) + LONG[:200], *replies) as (endpoint, seen):
+        path = await link(endpoint).bring("/f", tmp_path / "r.jsonl")
+    assert path.read_bytes() == LONG
+    places = [place(request) for request in seen[1:]]
+    assert "".join("-" if start is None else "R" for start in places) == asked
+    started = [start for start in places if start is not None]
+    assert started == sorted(started)
+    assert 100 < started[0] <= 196
+
+
+async def test_a_short_download_begins_again(tmp_path: Path) -> None:
+    """It is not worth a comparison."""
+    async with served(head(len(LONG)) + LONG[:200], head(len(LONG)) + LONG) as (endpoint, seen):
+        path = await link(endpoint).bring("/f", tmp_path / "r.jsonl")
+    assert (path.read_bytes(), b"range:" in seen[1].lower()) == (LONG, False)
 
 
 async def test_a_last_line_that_is_cut_is_fetched_again(tmp_path: Path) -> None:

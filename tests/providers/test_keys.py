@@ -3,9 +3,11 @@
 import pickle
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from engine.errors import UserError
-from providers.keys import MASK, Secret, read_key, redact
+from providers.keys import MASK, SHORTEST_FRAGMENT, Secret, read_key, redact
 
 KEY = "sk-live-0123456789abcdef0123"
 
@@ -58,6 +60,40 @@ def test_an_echoed_key_is_masked() -> None:
 def test_a_short_word_used_as_key_leaves_answers_alone() -> None:
     """Local servers are often given `EMPTY` as key; answers that contain the word must not change."""
     assert Secret("EMPTY").mask(b"The box is EMPTY.") == b"The box is EMPTY."
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        (f"bad key {KEY}!", "bad key [key]!"),
+        (f"the key that ends with {KEY[-12:]}", "the key that ends with [key]"),
+        (f"the key that begins with {KEY[:10]}", "the key that begins with [key]"),
+        (f"backwards {KEY[::-1]}", "backwards [key]"),
+        (f"part of it backwards: {KEY[::-1][3:15]}", "part of it backwards: [key]"),
+        (KEY.upper(), "[key]"),
+        (f'{{"k":"{KEY[4:20]}"}}', '{"k":"[key]"}'),
+        (f"twice {KEY[:12]}{KEY[9:]}", "twice [key]"),
+        ("the key that ends with 0123", "the key that ends with 0123"),
+        ("unsupported_parameter in /v1/chat/completions", "unsupported_parameter in /v1/chat/completions"),
+    ],
+    ids=["whole", "end", "start", "reversed", "reversed part", "upper case", "in JSON", "two pieces", "tail", "words"],
+)
+def test_pieces_of_a_key_are_masked_in_errors(text: str, left: str) -> None:
+    """Ten characters in a row are too many; four are what providers show so that one knows which key was meant."""
+    assert Secret(KEY).mask_fragments(text.encode()).decode() == left
+
+
+@given(st.binary(max_size=200), st.integers(0, len(KEY) - SHORTEST_FRAGMENT), st.booleans())
+def test_no_text_hides_a_piece_of_a_key(noise: bytes, start: int, backwards: bool) -> None:
+    """Wherever it stands."""
+    whole = KEY[::-1] if backwards else KEY
+    piece = whole[start : start + SHORTEST_FRAGMENT].encode()
+    assert piece not in Secret(KEY).mask_fragments(noise + piece + noise)
+
+
+def test_a_short_key_is_masked_whole_in_errors() -> None:
+    """It has no pieces worth hiding."""
+    assert Secret("tok-1").mask_fragments(b"bad tok-1, not tok-2") == b"bad [key], not tok-2"
 
 
 @pytest.mark.parametrize(

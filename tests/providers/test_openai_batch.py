@@ -74,9 +74,11 @@ def line(index: int = 0, *, custom_id: str = "", model: str = "m", text: str = "
     return BatchLine(custom_id or MARKER.line_id(index), request)
 
 
-def reasons(name: str, *lines: BatchLine) -> str:
-    """Return what the adapter finds wrong with lines."""
-    return "; ".join(f"{problem.custom_id}: {problem.reason}" for problem in adapter(name).check(lines))
+def refusal(name: str, bad: BatchLine) -> ProviderError:
+    """Return what the adapter says of a line that it does not write."""
+    with pytest.raises(ProviderError) as caught:
+        adapter(name).encode_line(bad)
+    return caught.value
 
 
 def outcome(name: str, **row: object) -> Completion | ProviderError | Unpaid:
@@ -124,60 +126,67 @@ def test_a_text_with_line_ends_stays_one_line() -> None:
     assert json.loads(encoded)["body"]["messages"][0]["content"] == "a\nb\r\u2028c"
 
 
-def test_good_lines_have_no_problems() -> None:
-    """The check does not cry wolf."""
-    assert adapter().check([line(0), line(1)]) == []
+@pytest.mark.parametrize(
+    ("name", "bad", "kind", "word"),
+    [
+        ("openai", line(custom_id="ä"), ErrorClass.BAD_REQUEST, "the id 'ä' is not 1 to 64"),
+        ("openai", line(custom_id="x" * 65), ErrorClass.BAD_REQUEST, "is not 1 to 64"),
+        ("openai", line(custom_id="a\n"), ErrorClass.BAD_REQUEST, "is not 1 to 64"),
+        ("zhipu", line(custom_id="short"), ErrorClass.BAD_REQUEST, "the id 'short' is not 6 to 64"),
+        ("openai", line(model="other"), ErrorClass.GONE, "no model 'other'"),
+        ("dashscope", line(text="x" * 1_000_001), ErrorClass.BAD_REQUEST, "the provider takes 1,000,000"),
+        ("kimi", line(temperature=0.7), ErrorClass.BAD_REQUEST, "no temperature"),
+        ("kimi", line(top_p=0.9, temperature=1.0), ErrorClass.BAD_REQUEST, "no temperature and no top_p"),
+        ("zhipu", line(schema='{"type":"object"}'), ErrorClass.BAD_REQUEST, "json"),
+    ],
+    ids=["letters", "long", "line end", "short", "unknown", "bytes", "kimi", "kimi-two", "encode"],
+)
+def test_a_line_that_would_sink_the_batch_is_not_written(
+    name: str, bad: BatchLine, kind: ErrorClass, word: str
+) -> None:
+    """These services refuse everything for one line."""
+    found = refusal(name, bad)
+    assert (found.kind, found.maybe_billed) == (kind, False)
+    assert word in found.message
 
 
 @pytest.mark.parametrize(
-    ("name", "lines", "word"),
+    ("name", "status", "output", "unpaid"),
     [
-        ("openai", [], "no lines"),
-        ("openai", [line(custom_id="a"), line(custom_id="a")], "2 lines have this id"),
-        ("openai", [line(custom_id="ä")], "the id must be"),
-        ("openai", [line(custom_id="x" * 65)], "the id must be"),
-        ("zhipu", [line(custom_id="short")], "the id must be 6"),
-        ("openai", [line(0), line(1, model="m2")], "a batch takes one"),
-        ("openai", [line(model="other")], "no model 'other'"),
-        ("dashscope", [line(0, thinking=True), line(1, thinking=False)], "one thinking mode"),
-        ("dashscope", [line(text="x" * 1_000_001)], "bytes"),
-        ("kimi", [line(temperature=0.7)], "no temperature"),
-        ("kimi", [line(top_p=0.9, temperature=1.0)], "no temperature and no top_p"),
-        ("zhipu", [line(schema='{"type":"object"}')], "json"),
-    ],
-    ids=[
-        "empty",
-        "twice",
-        "letters",
-        "long",
-        "short",
-        "models",
-        "unknown",
-        "thinking",
-        "line",
-        "kimi",
-        "kimi-two",
-        "encode",
+        ("dashscope", "expired", "file-o", True),
+        ("dashscope", "cancelled", "file-o", True),
+        ("dashscope", "cancelled", None, False),
+        ("dashscope", "completed", "file-o", False),
+        ("openai", "cancelled", "file-o", False),
+        ("openai", "expired", "file-o", False),
+        ("zhipu", "expired", "file-o", False),
+        ("kimi", "cancelled", "file-o", False),
     ],
 )
-def test_what_would_sink_the_batch_is_told_before_it_is_sent(name: str, lines: list[BatchLine], word: str) -> None:
-    """These services refuse everything for one line."""
-    assert word in reasons(name, *lines)
+async def test_only_model_studio_says_that_what_has_no_row_is_unpaid(
+    name: str, status: str, output: str | None, unpaid: bool
+) -> None:
+    """And only when the finished part is there to be seen; elsewhere a missing row is an unknown outcome."""
+    assert (await described(name, status=status, output_file_id=output)).unpaid_rest is unpaid
 
 
-def test_too_many_lines_and_too_many_bytes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both limits, each in its own words."""
-    tight = msgspec.structs.replace(BATCH_DIALECTS[ErrorTable.OPENAI].limits, max_requests=1, max_bytes=100)
-    found = adapter()
-    monkeypatch.setattr(found, "_batches", msgspec.structs.replace(BATCH_DIALECTS[ErrorTable.OPENAI], limits=tight))
-    text = "; ".join(problem.reason for problem in found.check([line(0), line(1)]))
-    assert "2 lines" in text
-    assert "the provider takes 100" in text
-
-
-def test_thinking_may_differ_where_the_provider_allows_it() -> None:
-    """Only Model Studio wants one mode."""
-    assert reasons("zhipu", line(0, thinking=True), line(1, thinking=False)) == ""
+async def test_uploads_of_a_run_that_no_batch_uses_are_deleted() -> None:
+    """By the marker in their names, page by page; others' files and those that are still needed stay."""
+    names = {
+        "f1": f"{MARKER.token}.jsonl",
+        "f2": f"{MARKER.token}.jsonl",
+        "f3": "r10-3-0-0123456789abcdef.jsonl",
+        "f4": "r1.jsonl",
+        "f5": None,
+        "f6": f"{msgspec.structs.replace(MARKER, shard=9).token}(1).jsonl",
+    }
+    data = [{"id": file_id, "filename": name} for file_id, name in names.items()]
+    pages = [{"data": data[:4], "has_more": True}, {"data": data[4:], "has_more": False}]
+    deleted = [httpx.Response(200, json={}) for _ in range(2)]
+    calls, network = calls_of(*[httpx.Response(200, json=page) for page in pages], *deleted)
+    assert await adapter("openai", network).tidy("r1", ["f2"]) == 2
+    assert calls[1].url.params["after"] == "f4"
+    assert [call.url.path for call in calls if call.method == "DELETE"] == ["/v1/files/f1", "/v1/files/f6"]
 
 
 @pytest.mark.parametrize("name", NAMES)

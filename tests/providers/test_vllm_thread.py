@@ -24,20 +24,22 @@ class ScriptedEngine:
         capacity: how many requests are said to be computed together.
         gate: steps wait for it.
         entered: set when a step has begun.
+        overfull: set when it holds more than it computes together.
         fault: the next step raises it.
         refuse: prompts that are refused when they are added.
         endless: prompts that no step finishes.
         unforgetting: aborting raises.
+        untold: it does not say what it has begun.
     """
 
     def __init__(self, capacity: int = 8) -> None:
         self.capacity = capacity
-        self.gate, self.entered = threading.Event(), threading.Event()
+        self.gate, self.entered, self.overfull = threading.Event(), threading.Event(), threading.Event()
         self.gate.set()
         self.fault: Exception | None = None
         self.refuse: set[str] = set()
         self.endless: set[str] = set()
-        self.unforgetting = False
+        self.unforgetting = self.untold = False
         self.inside: dict[int, str] = {}
         self.added: list[str] = []
         self.aborted: list[int] = []
@@ -50,6 +52,8 @@ class ScriptedEngine:
             raise ProviderError(ErrorClass.BAD_REQUEST, f"refused {text}")
         self.added.append(text)
         self.inside[number] = text
+        if len(self.inside) > self.capacity:
+            self.overfull.set()
 
     def abort(self, numbers: Sequence[int]) -> None:
         """Forget requests."""
@@ -58,6 +62,12 @@ class ScriptedEngine:
         self.aborted += numbers
         for number in numbers:
             del self.inside[number]
+
+    def unstarted(self) -> list[int]:
+        """Return those that came after the others filled the engine."""
+        if self.untold:
+            raise AttributeError("scheduler")
+        return list(self.inside)[self.capacity :]
 
     def step(self) -> list[tuple[int, Outcome]]:
         """Finish everybody, or raise."""
@@ -298,6 +308,41 @@ async def test_cancelling_frees_the_place_in_the_engine() -> None:
     assert (await calls[3]).completion.text == "1"
     assert len(engine.aborted) == engine.added.count("0") > 0
     assert not engine.inside
+    await provider.close()
+
+
+@pytest.mark.parametrize(("untold", "begun"), [(False, 8), (True, 9)], ids=["the engine says", "it does not"])
+async def test_what_is_not_begun_is_given_back(caplog: pytest.LogCaptureFixture, *, untold: bool, begun: int) -> None:
+    """Eight are computed and get their answer; the one in reserve and all that wait come back as not sent."""
+    texts = [f"{n:02}" for n in range(30)]
+
+    def prepare(engine: ScriptedEngine) -> None:
+        engine.endless.update(texts)
+        engine.untold = untold
+
+    workshop = Workshop(prepare)
+    provider = VllmProvider(SETTINGS, build=workshop)
+    calls = [asyncio.ensure_future(provider.complete(ask(text))) for text in texts]
+    await provider.start()
+    await until(workshop.engines[0].overfull)
+    with caplog.at_level(logging.WARNING):
+        provider.withdraw()
+        withdrawn, _ = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+    assert len(withdrawn) == len(texts) - begun
+    errors = [await outcome(call) for call in withdrawn]
+    assert {(error.kind, error.code, error.maybe_billed) for error in errors} == {(ErrorClass.RATE, "withdrawn", False)}
+    assert ("does not say" in caplog.text) is untold
+    workshop.engines[0].endless.clear()
+    await asyncio.gather(*(call for call in calls if call not in withdrawn))
+    await provider.close()
+
+
+async def test_giving_back_before_anything_is_asked_is_free() -> None:
+    """A run that stops before its first request has nothing to give back, and the provider goes on to serve."""
+    workshop = Workshop()
+    provider = VllmProvider(SETTINGS, build=workshop)
+    provider.withdraw()
+    assert (await provider.complete(ask("later"))).completion.text == "later"
     await provider.close()
 
 

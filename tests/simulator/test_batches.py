@@ -1,9 +1,11 @@
 """The life of simulated batches, without a socket: stages by age, what runs, what is charged, what is odd."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from bench.simulator.answers import Speaker
@@ -179,3 +181,49 @@ async def test_a_job_is_not_cancelled_while_its_last_requests_run(bill: Bill, sp
     for _ in range(5):
         await asyncio.sleep(0)
     assert batches.stage(found) is Stage.COMPLETED
+
+
+def test_a_batch_that_is_to_expire_is_cut_in_half_by_its_window(bill: Bill, speaker: Speaker) -> None:
+    """However many requests it has, and however short the settings make the window."""
+    batches = office(bill, speaker, msgspec.structs.replace(STILL, window=100.0))
+    found = job(batches, count=10, expire=True)
+    batches.advance(99)
+    assert batches.stage(found) is Stage.RUNNING
+    batches.advance(1)
+    assert (batches.stage(found), Counter(fates(found))) == (Stage.EXPIRED, {Fate.ANSWERED: 4, Fate.EXPIRED: 6})
+
+
+def test_a_random_fault_does_not_hit_a_request_in_every_batch(bill: Bill, speaker: Speaker) -> None:
+    """The second time it is another attempt, with a draw of its own."""
+    clock, wire = Clock(), OpenAI()
+    faults = Faults([], {Fault.SERVER_ERROR: 0.5}, 0)
+    batches = Batches(STILL, Desk(Config(), speaker, bill, clock), faults, clock)
+    read = lambda _job, line: wire.read(CHAT, {}, line.body)  # noqa: E731
+    batches.serve("openai", Clerk(read, wire.write, wire.reject, wire.trouble))
+    tries = []
+    for _ in range(6):
+        found = job(batches, count=20)
+        batches.advance(1000)
+        batches.stage(found)
+        tries.append(fates(found))
+    assert all(Fate.ANSWERED in column for column in zip(*tries, strict=True))
+
+
+def test_an_ended_job_keeps_no_prompts(bill: Bill, speaker: Speaker) -> None:
+    """Nor, once they are in a file, its answers."""
+    batches = office(bill, speaker)
+    found = job(batches)
+    batches.advance(1000)
+    batches.stage(found)
+    assert [line.body for line in found.lines] == [{}] * 4
+    assert all(outcome.reply.body for outcome in found.outcomes or [])
+    found.filed(["file-1"])
+    assert (found.files, [outcome.reply.body for outcome in found.outcomes or []]) == (["file-1"], [b""] * 4)
+    assert fates(found) == [Fate.ANSWERED] * 4
+
+
+async def test_moments_are_told_in_real_time(bill: Bill, speaker: Speaker) -> None:
+    """A day of the batches' time is a minute at this speed."""
+    batches = office(bill, speaker, BatchSettings(speed=1440.0))
+    found = job(batches)
+    assert batches.moment(found, 86_400.0) == found.created + 60.0
