@@ -8,10 +8,11 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from bench.modes import Key, Mode
 from bench.sweepfile import LoadedFile, LoadedSweep, SweepFile
 from engine.cell import Cell
 from engine.errors import UserError
-from engine.request import Request
+from engine.request import Decoding, Request
 from instruments.instrument import Ask, Design, Stage, StageSettings
 from instruments.personas import Persona, Script, load_personas, load_scripts
 from instruments.prompts import load_prompts
@@ -62,14 +63,17 @@ def build_design(loaded: LoadedSweep, catalog: Catalog) -> Design:
     )
 
 
-def composer(design: Design, catalog: Catalog) -> Callable[[Ask], Cell]:
-    """Return the function that turns a question into a cell with its request, fitted to the model that answers."""
+def composer(design: Design, catalog: Catalog, modes: Mapping[Key, Mode]) -> Callable[[Ask], Cell]:
+    """Return the function that turns a question into a cell with its request, fitted to the model that answers.
+
+    How it is sent is read from `modes`, where what is missing streams; the request does not depend on it.
+    """
     order = {persona: number for number, persona in enumerate(design.personas)}
     encode = msgspec.json.encode
 
     def compose(ask: Ask) -> Cell:
         card = catalog.card(ask.alias)
-        decoding, changes = adapt(card, ask.decoding)
+        decoding, changes = adapt(card, asked_decoding(design, card, ask))
         return Cell(
             stage=ask.stage.value,
             alias=ask.alias,
@@ -82,10 +86,19 @@ def composer(design: Design, catalog: Catalog) -> Callable[[Ask], Cell]:
                 sample=ask.coords.sample,
             ),
             changes=encode(changes) if changes else b"",
+            batch=modes.get((ask.alias, ask.stage.value)) is Mode.BATCH,
             priority=_ACCUM_FIRST if ask.stage is Stage.ACCUM else order[ask.coords.persona],
         )
 
     return compose
+
+
+def asked_decoding(design: Design, card: ModelCard, ask: Ask) -> Decoding:
+    """Return a question's decoding; a schema's allowance is for the answer alone, so what thinks gets more on top."""
+    decoding = ask.decoding
+    if decoding.schema is None or not card.thinking:
+        return decoding
+    return msgspec.structs.replace(decoding, max_tokens=decoding.max_tokens + design.settings[ask.stage].max_tokens)
 
 
 def check_model(card: ModelCard, loaded: LoadedFile) -> None:

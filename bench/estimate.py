@@ -10,11 +10,12 @@ from typing import Final
 
 import msgspec
 
+from bench.modes import Choice, Key, Mode
 from engine.limits import DAY, MINUTE, RateLimits
 from engine.money import FREE, Price, cost_nano
 from engine.request import Usage, input_token_estimate
 from instruments.instrument import Ask, Design, Stage
-from instruments.reader import count_asks
+from instruments.reader import FOLLOWS, count_asks
 
 SAMPLED_PROMPTS: Final = 200
 # Typical tokens where a store has seen nothing yet; answers of current chat models to these prompts (our assumption).
@@ -28,11 +29,6 @@ TYPICAL_OUTPUT: Final[Mapping[Stage, int]] = {
 }
 # What a follow-up's prompt holds besides the answer that it is about (instructions, facts, profile).
 FIXED_INPUT: Final[Mapping[Stage, int]] = {Stage.PROBE_JUDGE: 900, Stage.AUDIT: 300, Stage.JUDGE: 850}
-ANSWERED: Final[Mapping[Stage, Stage]] = {
-    Stage.PROBE_JUDGE: Stage.PROBE,
-    Stage.AUDIT: Stage.TASK,
-    Stage.JUDGE: Stage.TASK,
-}
 MEMORY_GROWTH: Final = 120
 
 
@@ -51,7 +47,10 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
         input_tokens, output_tokens: of all calls together.
         learned: the figures come from `learned` calls that the store has seen; 0 is an assumption.
         stream_nano, batch_nano: cost of sending one by one and through the batch API; None where there is no price.
-        seconds: what the rate limits make it take at least; None without limits.
+        seconds: what the rate limits make it take at least when it is streamed; None without limits.
+        mode, why: how it is sent, and in a few words why, where the sweep file does not say it itself.
+        waves: batches one after the other until its last has ended, those that it waits for included; 0 if streamed.
+        batch_seconds: what the providers may take at most for these; None if streamed.
     """
 
     stage: str
@@ -63,6 +62,10 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     stream_nano: int | None
     batch_nano: int | None
     seconds: float | None
+    mode: Mode
+    why: str
+    waves: int
+    batch_seconds: float | None
 
 
 class Tariff(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +81,7 @@ def forecast(
     asks: Iterable[Ask],
     tariffs: Mapping[str, Tariff],
     seen: Mapping[tuple[str, str], Seen],
+    choices: Mapping[Key, Choice],
 ) -> list[Line]:
     """Return one line per stage and model, in the order of the stages.
 
@@ -86,6 +90,7 @@ def forecast(
         tariffs: what every model charges and allows, by alias.
         asks: root questions; the first `SAMPLED_PROMPTS` of each stage and model are measured.
         seen: what the store knows, by (stage, alias).
+        choices: how every stage is sent on every model, by (alias, stage).
     """
     measured = _measure(asks)
     lines = []
@@ -95,7 +100,7 @@ def forecast(
         known = seen.get((stage.value, alias))
         each_input, each_output = _tokens(design, stage, alias, measured, seen)
         usage = Usage(input_tokens=round(each_input * calls), output_tokens=round(each_output * calls))
-        tariff = tariffs[alias]
+        tariff, choice = tariffs[alias], choices[alias, stage.value]
         lines.append(
             Line(
                 stage=stage.value,
@@ -107,6 +112,10 @@ def forecast(
                 stream_nano=_cost(tariff.price, usage),
                 batch_nano=_cost(tariff.batch_price, usage),
                 seconds=_seconds(tariff.limits, calls, usage),
+                mode=choice.mode,
+                why=choice.why,
+                waves=choice.waves,
+                batch_seconds=choice.seconds if choice.mode is Mode.BATCH else None,
             )
         )
     return lines
@@ -115,6 +124,20 @@ def forecast(
 def total_nano(lines: Iterable[Line], cost: Callable[[Line], int | None]) -> int:
     """Return the sum of a cost over lines, lines without a price left out."""
     return sum(cost(line) or 0 for line in lines)
+
+
+def chosen_nano(line: Line) -> int | None:
+    """Return what a line costs as it is sent; a batch whose price is not known counts as if it were streamed."""
+    return line.batch_nano if line.mode is Mode.BATCH and line.batch_nano is not None else line.stream_nano
+
+
+def stream_seconds(lines: Iterable[Line]) -> float | None:
+    """Return what the rate limits make the streamed lines take at least: models work beside each other, stages not."""
+    sums: dict[str, float] = {}
+    for line in lines:
+        if line.mode is Mode.STREAM and line.seconds is not None:
+            sums[line.alias] = sums.get(line.alias, 0.0) + line.seconds
+    return max(sums.values(), default=None)
 
 
 def _measure(asks: Iterable[Ask]) -> dict[tuple[Stage, str], float]:
@@ -143,8 +166,8 @@ def _tokens(
         # Round t reads what t - 1 rounds have written and writes it all again.
         growth = MEMORY_GROWTH * (design.rounds - 1) / 2
         return measured.get((stage, alias), 0.0) + growth, output + growth
-    if stage in ANSWERED:
-        answers = [_output(design, ANSWERED[stage], subject, seen) for subject in _subjects(design, stage, alias)]
+    if stage in FOLLOWS:
+        answers = [_output(design, FOLLOWS[stage], subject, seen) for subject in _subjects(design, stage, alias)]
         return FIXED_INPUT[stage] + sum(answers) / len(answers), output
     return measured.get((stage, alias), 0.0), output
 

@@ -4,6 +4,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from bench.estimate import Line, Seen, Tariff, forecast
+from bench.modes import choose_modes, lacks, sweep_steps
 from bench.run import Prepared, routes
 from engine.database import open_reader
 from engine.errors import StoreError
@@ -14,14 +15,15 @@ async def forecast_sweep(prepared: Prepared) -> list[Line]:
     """Return the forecast of a prepared sweep."""
     limits = {alias: route.limits for alias, route in routes(prepared).items()}
     tariffs = {
-        alias: Tariff(price=card.price, batch_price=card.batch_price if card.batch else None, limits=limits[alias])
+        alias: Tariff(price=card.price, batch_price=None if lacks(card) else card.batch_price, limits=limits[alias])
         for alias, card in prepared.catalog.cards.items()
         if alias in limits
     }
     seen: dict[tuple[str, str], Seen] = {}
     with suppress(StoreError):
         seen = await _seen(prepared.store_path)
-    return forecast(prepared.design, plan(prepared.design), tariffs, seen)
+    choices = choose_modes(prepared.loaded, sweep_steps(prepared.design), prepared.catalog.cards)
+    return forecast(prepared.design, plan(prepared.design), tariffs, seen, choices)
 
 
 async def _seen(path: Path) -> dict[tuple[str, str], Seen]:

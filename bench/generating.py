@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
 from bench.design import check_model
-from bench.manifest import Manifest, generation_manifest
+from bench.manifest import Manifest, generation_manifest, modes_of
+from bench.modes import Key, Mode
 from bench.personafiles import personas_folder, write_personas
 from bench.run import Checked, Job, routes, user_catalog
-from bench.sweepfile import LoadedGeneration, caps
+from bench.sweepfile import LoadedGeneration, batch_policy, caps
 from engine.cell import Cell
 from engine.database import open_reader
 from engine.errors import UserError
@@ -38,6 +40,8 @@ from providers.catalog import Catalog
 
 # A persona's id holds the run's name and a number.
 LONGEST_NAME: Final = 48
+# A rejected draw leads to another one of the same stage.
+FEEDS: Final[Mapping[str, frozenset[str]]] = MappingProxyType({STAGE: frozenset({STAGE})})
 _ANSWERS: Final = (
     "SELECT a.persona, a.sample, a.state, a.reason, a.reading FROM answers a JOIN sweeps s ON s.sweep_id = a.sweep_id"
     " WHERE s.sweep = ? AND a.stage = ? ORDER BY a.persona, a.sample"
@@ -73,6 +77,7 @@ def prepare_generation(
     )
     routes(prepared)
     caps(loaded)
+    batch_policy(loaded)
     return prepared
 
 
@@ -97,9 +102,12 @@ def build_generation(loaded: LoadedGeneration, catalog: Catalog) -> Generation:
     )
 
 
-def question_composer(generation: Generation, catalog: Catalog) -> Callable[[Question], Cell]:
+def question_composer(
+    generation: Generation, catalog: Catalog, modes: Mapping[Key, Mode]
+) -> Callable[[Question], Cell]:
     """Return the function that turns a question into a cell with its request, fitted to the model that writes."""
     card = catalog.card(generation.subject)
+    batch = modes.get((generation.subject, STAGE)) is Mode.BATCH
     encode = msgspec.json.encode
 
     def compose(question: Question) -> Cell:
@@ -116,6 +124,7 @@ def question_composer(generation: Generation, catalog: Catalog) -> Callable[[Que
                 sample=question.sample,
             ),
             changes=encode(changes) if changes else b"",
+            batch=batch,
             priority=question.slot.number,
         )
 
@@ -125,13 +134,14 @@ def question_composer(generation: Generation, catalog: Catalog) -> Callable[[Que
 def generation_job(prepared: PreparedGeneration) -> Job:
     """Return a prepared generation as something to run; slots whose persona resembles another's are drawn again."""
     generation = prepared.generation
-    compose = question_composer(generation, prepared.catalog)
+    compose = question_composer(generation, prepared.catalog, modes_of(prepared.manifest))
 
     async def more(store: Store, sweep: Sweep) -> Sequence[Cell]:
         chosen = choose(generation, await read_answers(store.path, sweep.name))
         return [compose(question) for question in chosen.again]
 
     return Job(
+        feeds=FEEDS,
         loaded=prepared.loaded,
         catalog=prepared.catalog,
         manifest=prepared.manifest,

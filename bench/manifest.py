@@ -1,13 +1,15 @@
 """The manifest: what one must know to repeat a sweep or to believe its numbers, as one JSON object in the store."""
 
 import platform
+from collections.abc import Sequence
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 import msgspec
 
-from bench.sweepfile import LoadedGeneration, LoadedSweep
+from bench.modes import Key, Mode, Step, generation_steps, resolve_modes, sweep_steps
+from bench.sweepfile import LoadedFile, LoadedGeneration, LoadedSweep
 from engine.errors import UserError
 from engine.money import Price
 from engine.store import Sweep
@@ -73,6 +75,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         contradictions: by persona with a script, the round whose message overturns an early inference, and that
             inference in words that follow "the user"; only rounds that the sweep has.
+        modes: by model and stage, whether it is sent call by call or in batches; may change from run to run.
     """
 
     name: str
@@ -91,10 +94,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str]
     sweep_file: str
     contradictions: dict[str, Contradiction] = {}
+    modes: dict[str, dict[str, Mode]] = {}
 
 
 def build_manifest(loaded: LoadedSweep, design: Design, catalog: Catalog, *, simulated: bool) -> Manifest:
-    """Return the manifest of a sweep about to run."""
+    """Return the manifest of a sweep about to run.
+
+    Raises:
+        UserError: batches are asked of a model that has none, or of one that the sweep does not use.
+    """
     sweep = loaded.sweep
     aliases = dict.fromkeys((*sweep.models, *sweep.judges))
     cards = {alias: catalog.card(alias) for alias in aliases}
@@ -125,13 +133,18 @@ def build_manifest(loaded: LoadedSweep, design: Design, catalog: Catalog, *, sim
             for name, script in design.scripts.items()
             if script.contradiction is not None and script.contradiction.round <= design.rounds
         },
+        modes=_modes(loaded, sweep_steps(design), catalog),
     )
 
 
 def generation_manifest(
     loaded: LoadedGeneration, generation: Generation, catalog: Catalog, *, simulated: bool
 ) -> Manifest:
-    """Return the manifest of a run that has a model write personas; its slots stand where personas do."""
+    """Return the manifest of a run that has a model write personas; its slots stand where personas do.
+
+    Raises:
+        UserError: batches are asked of a model that has none.
+    """
     alias, settings = generation.subject, generation.settings
     return Manifest(
         name=loaded.sweep.name,
@@ -157,6 +170,22 @@ def generation_manifest(
         ),
         versions=_versions(),
         sweep_file=loaded.text,
+        modes=_modes(loaded, generation_steps(generation), catalog),
+    )
+
+
+def modes_of(manifest: Manifest) -> dict[Key, Mode]:
+    """Return how every stage is sent on every model, by (alias, stage)."""
+    return {(alias, stage): mode for alias, stages in manifest.modes.items() for stage, mode in stages.items()}
+
+
+def modes_changed(before: Manifest, after: Manifest) -> bool:
+    """Whether something that was planned before is to be sent otherwise now; manifests without modes streamed."""
+    old = modes_of(before)
+    return any(
+        old.get((alias, stage), Mode.STREAM) is not mode
+        for (alias, stage), mode in modes_of(after).items()
+        if alias in before.models and stage in before.stages
     )
 
 
@@ -223,6 +252,13 @@ def _check_models(name: str, before: Manifest, after: Manifest, where: str) -> N
                 where=where,
                 mend="give the new model an alias of its own",
             )
+
+
+def _modes(loaded: LoadedFile, steps: Sequence[Step], catalog: Catalog) -> dict[str, dict[str, Mode]]:
+    modes: dict[str, dict[str, Mode]] = {}
+    for (alias, stage), mode in resolve_modes(loaded, steps, catalog.cards).items():
+        modes.setdefault(alias, {})[stage] = mode
+    return modes
 
 
 def _fixed(design: Design) -> Fixed:

@@ -16,7 +16,7 @@ import msgspec
 
 from bench.design import build_design, composer
 from bench.generating import build_generation, question_composer
-from bench.manifest import build_manifest, check_unchanged, generation_manifest, stored_manifest
+from bench.manifest import build_manifest, check_unchanged, generation_manifest, modes_of, stored_manifest
 from bench.run import user_catalog, views
 from bench.sweepfile import parse_generation, parse_sweep
 from engine.cell import Cell, Read, Reader
@@ -130,12 +130,13 @@ def reader_of(sweep: Sweep, path: Path) -> Reader:
         generation = build_generation(generated, catalog)
         now = generation_manifest(generated, generation, catalog, simulated=sweep.simulated)
         check_unchanged(sweep, now, str(where))
-        return GeneratorReader(generation, question_composer(generation, catalog))
+        return GeneratorReader(generation, question_composer(generation, catalog, modes_of(now)))
     loaded = parse_sweep(before.sweep_file, where)
     catalog = user_catalog(loaded)
     design = build_design(loaded, catalog)
-    check_unchanged(sweep, build_manifest(loaded, design, catalog, simulated=sweep.simulated), str(where))
-    return SweepReader(design, composer(design, catalog))
+    again = build_manifest(loaded, design, catalog, simulated=sweep.simulated)
+    check_unchanged(sweep, again, str(where))
+    return SweepReader(design, composer(design, catalog, modes_of(again)))
 
 
 class _Answered(msgspec.Struct, frozen=True, kw_only=True):

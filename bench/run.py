@@ -12,9 +12,12 @@ from typing import Final
 import msgspec
 import platformdirs
 
+from bench.batching import batch_accounts, batching, lanes_of
 from bench.design import build_design, composer
-from bench.manifest import Manifest, build_manifest, check_unchanged, plan_hash
-from bench.sweepfile import LimitTable, LoadedFile, LoadedSweep, caps
+from bench.localmodel import check_local, engine_settings
+from bench.manifest import Manifest, build_manifest, check_unchanged, modes_changed, modes_of, plan_hash
+from bench.sweepfile import LimitTable, LoadedFile, LoadedSweep, batch_policy, caps
+from engine.batching import BatchProvider
 from engine.cell import Cell, Reader
 from engine.clock import SystemClock
 from engine.errors import UserError
@@ -30,12 +33,12 @@ from engine.scheduler import Route, Scheduler
 from engine.status import stage_counts
 from engine.store import Recovery, Store, Sweep
 from instruments.instrument import Design
-from instruments.reader import SweepReader, count_asks, plan
+from instruments.reader import SweepReader, count_asks, feeds, plan
 from providers.card import ModelCard
 from providers.catalog import Catalog, load_catalog
 from providers.dialect import Wire
 from providers.registry import build_providers
-from providers.vllm import VllmProvider, VllmSettings
+from providers.vllm import VllmProvider
 
 VIEWS: Final = ("views.sql", "annotation.sql")
 USER_CATALOG: Final = "catalog.toml"
@@ -64,13 +67,16 @@ class Prepared(Checked, frozen=True, kw_only=True):
 class Job(Checked, frozen=True, kw_only=True):
     """Something to run: where it starts, who reads the answers, and how many cells are expected by stage.
 
-    `more` is asked whenever nothing is left to do: the cells that it returns are run too.
+    `more` is asked whenever nothing is left to do: the cells that it returns are run too. `feeds` tells, for every
+    stage, the stages whose answers can add to it.
     """
 
     reader: Reader
     roots: Callable[[], Iterable[Cell]]
     expected: Mapping[str, int]
+    feeds: Mapping[str, frozenset[str]]
     more: More | None = None
+    design: Design | None = None
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -94,7 +100,9 @@ def prepare(loaded: LoadedSweep, *, store: Path | None = None, simulated: bool =
         loaded=loaded, catalog=catalog, design=design, manifest=manifest, store_path=store or loaded.store_path
     )
     routes(prepared)
+    check_local(loaded, _cards(prepared), design)
     caps(loaded)
+    batch_policy(loaded)
     return prepared
 
 
@@ -121,7 +129,7 @@ def expected_cells(design: Design) -> dict[str, int]:
 
 def sweep_job(prepared: Prepared) -> Job:
     """Return a prepared sweep as something to run."""
-    design, compose = prepared.design, composer(prepared.design, prepared.catalog)
+    design, compose = prepared.design, composer(prepared.design, prepared.catalog, modes_of(prepared.manifest))
     return Job(
         loaded=prepared.loaded,
         catalog=prepared.catalog,
@@ -130,6 +138,8 @@ def sweep_job(prepared: Prepared) -> Job:
         reader=SweepReader(design, compose),
         roots=lambda: (compose(ask) for ask in plan(design)),
         expected=expected_cells(design),
+        feeds=feeds(design),
+        design=design,
     )
 
 
@@ -170,11 +180,25 @@ async def _run(job: Job, store: Store, providers: Mapping[str, Provider], listen
     _tell_rescued(store, listen)
     await store.flush()
     await _load_local(providers, listen)
+    batches = await batch_accounts(job.manifest, _cards(job), store, sweep)
+    try:
+        return await _rounds(job, store, sweep, recovery, providers, batches, listen, watch)
+    finally:
+        for account in batches.values():
+            await account.close()
+
+
+async def _rounds(
+    job: Job, store: Store, sweep: Sweep, recovery: Recovery, providers: Mapping[str, Provider],
+    batches: Mapping[str, BatchProvider], listen: Listener, watch: Watch,
+) -> Result:  # fmt: skip
+    """Run the job, again for as long as there is more of it."""
+    clock = SystemClock()
     roots: Iterable[Cell] = () if sweep.planned else job.roots()
     while True:
-        runner, run_id = await _runner(job, store, sweep, providers, listen)
+        runner, run_id = await _runner(job, store, sweep, providers, batches, listen)
         watch(runner.snapshot, job.expected)
-        with _Signals(runner, listen):
+        with _Signals(runner, providers, listen, paid=_costs_something(job)):
             outcome = await runner.run(roots)
         if store.refused is None:
             await store.end_run(run_id, outcome.value, clock.wall_ms())
@@ -184,15 +208,16 @@ async def _run(job: Job, store: Store, providers: Mapping[str, Provider], listen
 
 
 async def _runner(
-    job: Job, store: Store, sweep: Sweep, providers: Mapping[str, Provider], listen: Listener
-) -> tuple[Runner, int]:
+    job: Job, store: Store, sweep: Sweep, providers: Mapping[str, Provider], batches: Mapping[str, BatchProvider],
+    listen: Listener,
+) -> tuple[Runner, int]:  # fmt: skip
     clock = SystemClock()
     progress = Progress(await stage_counts(store.path, sweep.name))
     run_id = await store.begin_run(sweep.id, sweep.manifest, clock.wall_ms())
     scheduler = Scheduler(
         sweep=sweep.name,
         routes=routes(job),
-        ledger=Ledger(caps(job.loaded), await store.spent(sweep)),
+        ledger=Ledger(caps(job.loaded), *await store.used(sweep)),
         policy=_policy(job),
         now=clock.now(),
     )
@@ -208,6 +233,7 @@ async def _runner(
         rng=Random(),  # noqa: S311 - jitter, not secrets
         progress=progress,
         listen=listen,
+        batching=batching(job.loaded, _cards(job), batches, store=store.path, retry=_policy(job), feeds=job.feeds),
     )
     return runner, run_id
 
@@ -218,9 +244,9 @@ _STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class _Signals:
     """The first SIGINT, SIGTERM or SIGHUP (a lost terminal) drains, the second hangs up."""
 
-    def __init__(self, runner: Runner, listen: Listener) -> None:
-        self._runner = runner
-        self._listen = listen
+    def __init__(self, runner: Runner, providers: Mapping[str, Provider], listen: Listener, *, paid: bool) -> None:
+        self._runner, self._providers = runner, providers
+        self._listen, self._paid = listen, paid
         self._times = 0
 
     def __enter__(self) -> None:
@@ -238,8 +264,12 @@ class _Signals:
         if self._times == 1:
             text = "stopping: calls on the wire may finish (again to hang up on them)"
             self._runner.drain()
+            for provider in self._providers.values():
+                if isinstance(provider, VllmProvider):
+                    provider.withdraw()
         else:
-            text = "hanging up; what was on the wire counts as possibly billed"
+            counts = "counts as possibly billed" if self._paid else "is computed again next time"
+            text = f"hanging up; what was on the wire {counts}"
             self._runner.abort()
         self._listen(Notice(kind="stopping", level=Level.WARNING, text=text))
 
@@ -254,6 +284,8 @@ async def _register(checked: Checked, store: Store, clock: SystemClock) -> Sweep
     else:
         check_unchanged(known, manifest, str(checked.loaded.path))
         await store.update_sweep(known.id, text, digest, planned=known.planned and known.plan_hash == digest)
+        if modes_changed(msgspec.json.decode(known.manifest, type=Manifest), manifest):
+            await store.reroute(known.id, lanes_of(manifest, _cards(checked)))
     found = await store.find_sweep(manifest.name)
     assert found is not None  # noqa: S101 - just written
     return found
@@ -268,28 +300,16 @@ def _free_providers(checked: Checked) -> set[str]:
     return {card.provider for card in _cards(checked).values() if card.dialect.wire is Wire.IN_PROCESS}
 
 
-def _providers(checked: Checked) -> dict[str, Provider]:
-    cards = _cards(checked).values()
-    providers = build_providers(cards, os.environ)
-    local = {card.model: card for card in cards if card.dialect.wire is Wire.IN_PROCESS}
-    if len(local) > 1:
-        raise UserError(
-            f"one run can serve one local model, this sweep has {', '.join(sorted(local))}",
-            where=str(checked.loaded.path),
-            mend="split the sweep: both parts may use the same store",
-        )
-    for model, card in local.items():
-        providers[card.provider] = VllmProvider(_local_settings(checked, model))
-    return providers
+def _costs_something(checked: Checked) -> bool:
+    """Say whether any model of a run charges, or may charge, for a call."""
+    return any(card.price != FREE for card in _cards(checked).values())
 
 
-def _local_settings(checked: Checked, model: str) -> VllmSettings:
-    try:
-        return msgspec.convert({"model": model, "name": model, **checked.loaded.sweep.local}, VllmSettings)
-    except msgspec.ValidationError as error:
-        raise UserError(
-            f"[local]: {error}", where=str(checked.loaded.path), mend="the README lists what [local] may say"
-        ) from None
+def _providers(job: Job) -> dict[str, Provider]:
+    cards = _cards(job)
+    providers = build_providers(cards.values(), os.environ)
+    local = engine_settings(job.loaded, cards, job.design, job.roots)
+    return providers | {name: VllmProvider(settings) for name, settings in local.items()}
 
 
 def routes(checked: Checked) -> dict[str, Route]:
@@ -339,7 +359,7 @@ def _tell_recovery(recovery: Recovery, listen: Listener) -> None:
     if recovery.calls:
         text = (
             f"an earlier run was cut off with {recovery.calls} calls on the wire; they are made again"
-            f" (at most {usd(recovery.nano)} may be billed twice)"
+            f"{f' (at most {usd(recovery.nano)} may be billed twice)' if recovery.nano else ''}"
         )
         fields = {"calls": recovery.calls, "nano": recovery.nano}
         listen(Notice(kind="recovered", level=Level.WARNING, text=text, fields=fields))

@@ -8,6 +8,7 @@ from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
 
+from engine.batch.policy import BatchPolicy
 from engine.errors import UserError
 from engine.ledger import Cap, Scope
 from engine.money import nano_from_usd
@@ -18,6 +19,8 @@ from instruments.personas import Group
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 All = Literal["all"]
+Sending = Literal["stream", "batch", "auto"]
+StageOrAll = Literal["all", "probe", "probe_judge", "task", "audit", "judge", "accum"]
 File = TypeVar("File", bound=msgspec.Struct)
 
 
@@ -63,6 +66,27 @@ class RetryTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     throttles: Count = 60
 
 
+class ModesTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How single stages and models are sent; a model's entry is one word, or a table of stages (`all` for the rest)."""
+
+    stage: dict[Stage, Sending] = {}
+    model: dict[str, Sending | dict[StageOrAll, Sending]] = {}
+
+
+class BatchTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is wanted of batches; what is not given is left to the engine."""
+
+    prefer: Literal["cost", "time"] = "cost"
+    deadline_hours: Annotated[float, msgspec.Meta(gt=0, le=8_784)] | None = None
+    leftovers: Literal["stream", "batch"] | None = None
+    flush_after_minutes: Annotated[float, msgspec.Meta(gt=0, le=10_080)] | None = None
+    most_requests: Count | None = None
+    poll_seconds: Annotated[float, msgspec.Meta(gt=0, le=3_600)] | None = None
+    longest_poll_seconds: Annotated[float, msgspec.Meta(gt=0, le=86_400)] | None = None
+    grace_seconds: Annotated[float, msgspec.Meta(ge=0, le=86_400)] | None = None
+    results_patience_minutes: Annotated[float, msgspec.Meta(ge=0, le=10_080)] | None = None
+
+
 class RunFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What every run says, whatever it asks: its name and store, its models, and what they may cost."""
 
@@ -75,6 +99,8 @@ class RunFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     budget: BudgetTable = BudgetTable()
     limits: dict[str, LimitTable] = {}
     retry: RetryTable = RetryTable()
+    mode: Sending = "stream"
+    batch: BatchTable = BatchTable()
     provider: dict[str, dict[str, object]] = {}
     model: dict[str, dict[str, object]] = {}
     local: dict[str, object] = {}
@@ -95,6 +121,7 @@ class SweepFile(RunFile, frozen=True, kw_only=True, forbid_unknown_fields=True):
     structured: bool = False
     seed: int = 0
     settings: dict[Stage, StageTable] = {}
+    modes: ModesTable = ModesTable()
 
 
 class GenerateTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -116,11 +143,13 @@ class GenerateFile(RunFile, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     generate: GenerateTable = GenerateTable()
 
 
+_MINUTE: Final = 60.0
+_HOUR: Final = 3_600.0
 _SQLITE: Final = b"SQLite format 3\0"
 _FIELDS: Final = sorted(
     {
         field
-        for table in (SweepFile, GenerateTable, BudgetTable, CapTable, LimitTable, StageTable, RetryTable)
+        for table in (SweepFile, GenerateTable, BudgetTable, CapTable, LimitTable, StageTable, RetryTable, BatchTable)
         for field in table.__struct_fields__
     }
 )
@@ -237,6 +266,37 @@ def caps(loaded: LoadedFile) -> dict[Scope, Cap]:
     return {scope: cap for scope, cap in found.items() if cap != Cap()}
 
 
+def batch_policy(loaded: LoadedFile) -> BatchPolicy:
+    """Return what the file wants of batches; what it does not say is the engine's.
+
+    Raises:
+        UserError: the shortest time between two polls is longer than the longest.
+    """
+    table = loaded.sweep.batch
+    given = {
+        "flush_after": _times(table.flush_after_minutes, _MINUTE),
+        "most_requests": table.most_requests,
+        "deadline": _times(table.deadline_hours, _HOUR),
+        "leftovers": table.leftovers,
+        "first_poll": table.poll_seconds,
+        "longest_poll": table.longest_poll_seconds,
+        "grace": table.grace_seconds,
+        "results_patience": _times(table.results_patience_minutes, _MINUTE),
+    }
+    policy = msgspec.convert({name: value for name, value in given.items() if value is not None}, BatchPolicy)
+    if policy.longest_poll < policy.first_poll:
+        raise UserError(
+            f"batches would be polled after {policy.first_poll:g} s at first and {policy.longest_poll:g} s at most",
+            where=f"{loaded.path}: batch",
+            mend="raise longest_poll_seconds, or lower poll_seconds",
+        )
+    return policy
+
+
+def _times(amount: float | None, unit: float) -> float | None:
+    return None if amount is None else amount * unit
+
+
 def _nano(loaded: LoadedFile, scope: Scope, usd: object) -> int | None:
     if usd is None:
         return None
@@ -258,6 +318,7 @@ def _explain(path: Path, text: str, message: str) -> UserError:
         near = difflib.get_close_matches(unknown[1], _FIELDS, 1)
         mend = f"did you mean `{near[0]}`?" if near else "the README lists what a sweep file may say"
         mend = "`mirage personas generate` runs such files" if unknown[1] == "generate" else mend
+        mend = "write [modes.stage] or [modes.model], and the names below it" if keys[0] == "modes" else mend
         what = f"the sweep file knows no `{unknown[1]}`"
     else:
         mend = "the README explains every field"

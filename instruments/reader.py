@@ -32,6 +32,10 @@ INSTRUMENTS: Final[Mapping[Stage, Instrument]] = MappingProxyType(
         Stage.ACCUM: AccumInstrument(),
     }
 )
+# Which stage's answers a follow-up is asked about.
+FOLLOWS: Final[Mapping[Stage, Stage]] = MappingProxyType(
+    {Stage.PROBE_JUDGE: Stage.PROBE, Stage.AUDIT: Stage.TASK, Stage.JUDGE: Stage.TASK}
+)
 ROOTS: Final = (Stage.PROBE, Stage.TASK, Stage.ACCUM)
 _coords = msgspec.json.Decoder(Coords)
 
@@ -107,9 +111,22 @@ def count_asks(design: Design) -> dict[tuple[Stage, str], int]:
     return {key: count for key, count in counts.items() if count}
 
 
+def feeds(design: Design) -> dict[str, frozenset[str]]:
+    """Return, for every stage, the stages whose answers can lead to more of its questions; roots have none.
+
+    While any of these has an answer to come, the stage may still grow. A round of accumulation leads to the next one.
+    """
+    own = {Stage.ACCUM: {Stage.ACCUM}} if design.rounds > 1 else {}
+    parents = {stage: {parent} for stage, parent in FOLLOWS.items()}
+    found: dict[Stage, set[Stage]] = {**parents, **own}
+    return {
+        stage.value: frozenset(parent.value for parent in found.get(stage, ()) if stage in design.stages)
+        for stage in Stage
+    }
+
+
 def _reachable(design: Design) -> Iterator[Stage]:
     """Yield the design's stages that some answer leads to."""
-    parents = {Stage.AUDIT: Stage.TASK, Stage.JUDGE: Stage.TASK, Stage.PROBE_JUDGE: Stage.PROBE}
     for stage in Stage:
-        if stage in design.stages and parents.get(stage, stage) in design.stages:
+        if stage in design.stages and FOLLOWS.get(stage, stage) in design.stages:
             yield stage

@@ -1,5 +1,6 @@
 """`mirage plan`: what a sweep will ask, take and cost, before anything is sent."""
 
+from math import floor, log10
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,11 @@ if TYPE_CHECKING:
     from bench.estimate import Line
 
 _DAY = 86_400
+_HOUR = 3_600
+_CAPTION = (
+    "* assumed lengths; nothing of it in the store yet",
+    "> at least, by your rate limits; < at most, by the time providers take for batches",
+)
 
 
 @click.command()
@@ -22,7 +28,8 @@ def plan(sweep: Path, store: Path | None, *, as_json: bool) -> int:
     """Forecast calls, tokens, cost and time of the sweep file SWEEP per stage and model; sends nothing.
 
     What the store has already seen of a model replaces assumptions. Prices of the batch API stand beside the standard
-    ones; the time is what your rate limits imply.
+    ones, with the mode that the file says or that `auto` chooses. The time is what your rate limits imply at least for
+    what is streamed, and what the providers may take at most for what is batched.
     """
     import msgspec
 
@@ -40,42 +47,87 @@ def plan(sweep: Path, store: Path | None, *, as_json: bool) -> int:
 
 
 def _show(lines: "list[Line]") -> None:
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from bench.estimate import total_nano
     from bench.text import wide_console
 
-    table = Table(caption="* assumed lengths; nothing of it in the store yet", caption_justify="left")
-    table.add_column("stage", no_wrap=True)
-    table.add_column("model", no_wrap=True)
-    for name in ("calls", "tokens in", "out", "stream", "batch", "at least"):
+    reasons = list(dict.fromkeys(line.why for line in lines if line.why))
+    notes = [f"({number}) {why}" for number, why in enumerate(reasons, 1)]
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption="\n".join((*_CAPTION, *notes)), caption_justify="left")
+    for name in ("stage", "model"):
+        table.add_column(name, no_wrap=True)
+    for name in ("calls", "tokens in", "out", "stream", "batch"):
         table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("sent by", no_wrap=True)
+    table.add_column("time", justify="right", no_wrap=True)
     for line in lines:
-        mark = "" if line.learned else " *"
-        tokens = (f"{line.calls:,}", _short(line.input_tokens) + mark, _short(line.output_tokens) + mark)
-        costs = (_money(line.stream_nano), _money(line.batch_nano), _time(line.seconds))
-        table.add_row(line.stage, one_line(line.alias), *tokens, *costs)
+        note = f" ({reasons.index(line.why) + 1})" if line.why else ""
+        table.add_row(*_row(line), line.mode.value + note, _bound(line))
     table.add_section()
+    table.add_row("all", "", *_totals(lines))
+    console = wide_console()
+    console.print(table)
+    console.print(_summary(lines), soft_wrap=True)
+
+
+def _row(line: "Line") -> tuple[str, ...]:
+    mark = "" if line.learned else " *"
+    tokens = (f"{line.calls:,}", _short(line.input_tokens) + mark, _short(line.output_tokens) + mark)
+    costs = (_money(line.stream_nano), _money(line.batch_nano))
+    return (line.stage, one_line(line.alias), *tokens, *costs)
+
+
+def _totals(lines: "list[Line]") -> tuple[str, ...]:
+    from bench.estimate import total_nano
+
     stream = total_nano(lines, lambda line: line.stream_nano)
     batch = total_nano(lines, lambda line: line.stream_nano if line.batch_nano is None else line.batch_nano)
-    totals = [sum(getattr(line, name) for line in lines) for name in ("calls", "input_tokens", "output_tokens")]
-    table.add_row(
-        "all", "", f"{totals[0]:,}", *(_short(each) for each in totals[1:]), _money(stream), _money(batch), ""
-    )
-    wide_console().print(table)
+    calls, *tokens = (sum(getattr(line, name) for line in lines) for name in ("calls", "input_tokens", "output_tokens"))
+    return (f"{calls:,}", *(_short(each) for each in tokens), _money(stream), _money(batch))
 
 
-def _time(seconds: float | None) -> str:
-    if seconds is None:
-        return "-"
+def _summary(lines: "list[Line]") -> str:
+    """Return what the sweep costs as it will be sent, and the time of its two parts."""
+    from bench.estimate import chosen_nano, stream_seconds, total_nano
+
+    parts = [f"as it will be sent: {_money(total_nano(lines, chosen_nano))}"]
+    if (least := stream_seconds(lines)) is not None:
+        parts.append(f"streams for {_time(least)} at least, by your rate limits")
+    slowest = max(lines, key=lambda line: line.batch_seconds or 0.0, default=None)
+    if slowest is not None and slowest.batch_seconds is not None:
+        waves = "1 wave" if slowest.waves == 1 else f"{slowest.waves} waves"
+        parts.append(f"batches end within {_hours(slowest.batch_seconds)}, in {waves}, most often much sooner")
+    if unknown := sorted({one_line(line.alias) for line in lines if line.seconds is None and not line.batch_seconds}):
+        parts.append(f"no rate limit known of {', '.join(unknown)}, so no time: [limits] can say it, replies will")
+    return "; ".join(parts)
+
+
+def _bound(line: "Line") -> str:
+    """Return the time that a line takes at least, when it is streamed, or at most, when it is batched."""
+    if line.batch_seconds is not None:
+        return f"< {_hours(line.batch_seconds)}"
+    return "no limit known" if line.seconds is None else f"> {_time(line.seconds)}"
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / _HOUR:g} h"
+
+
+def _time(seconds: float) -> str:
     days, rest = divmod(round(seconds), _DAY)
     clock = f"{rest // 3600}:{rest % 3600 // 60:02d}:{rest % 60:02d}"
     return f"{days} d {clock}" if days else clock
 
 
 def _money(nano: int | None) -> str:
-    """Return a forecast in cents; it is not exact enough for more."""
-    return "-" if nano is None else f"${nano / NANO:,.2f}"
+    """Return a forecast in cents, below a dollar with two digits that count; it is not exact enough for more."""
+    if nano is None:
+        return "-"
+    if not 0 < nano < NANO:
+        return f"${nano / NANO:,.2f}"
+    digits = max(2, 1 - floor(log10(nano / NANO)))
+    return f"${nano / NANO:.{digits}f}"
 
 
 def _short(tokens: int) -> str:

@@ -3,6 +3,14 @@
 -- `labels` has one letter per claim: G grounded, R reasonable, S stereotype, F fabricated;
 -- `accuracy` one per claim: C correct, I incorrect, P partially correct, U unverifiable, '-' not given.
 -- `unread` counts elements of an answer that held no claim or no known label; they are in no other column.
+-- `answer_cut` is 1 where the answer that was labelled had been cut short itself, however whole the labelling is.
+--
+-- Requests are looked up only where a cell has no reading, and manifests are taken apart once a sweep and not once a
+-- cell (CROSS JOIN keeps SQLite to that order): stores of millions of cells are read in seconds.
+
+-- Raised with every change by which a reader of the views could be misled; readers refuse what they do not know.
+DROP VIEW IF EXISTS views_version;
+CREATE VIEW views_version AS SELECT 2 AS version;
 
 DROP VIEW IF EXISTS models;
 CREATE VIEW models AS
@@ -31,50 +39,69 @@ SELECT p.cell_id, p.sweep_id, p.stage, p.alias, p.parent_id, p.request_id,
        coalesce(p.coords ->> 'prompt', '') AS prompt, p.state, p.reason, b.body AS reading
 FROM progress p LEFT JOIN reading b ON b.cell_id = p.cell_id;
 
+-- Why an answer has no labels: that of the labelling `l` where there is one, else of the answer `t` itself.
 DROP VIEW IF EXISTS records;
 CREATE VIEW records AS
 SELECT t.sweep_id, t.coords ->> 'model' AS model, t.coords ->> 'persona' AS persona, t.coords ->> 'group' AS persona_group,
        t.coords ->> 'task' AS task, coalesce(t.coords ->> 'sample', 0) AS sample, g.value AS judge,
-       CASE WHEN j.cell_id IS NOT NULL THEN j.state WHEN t.state IN ('failed', 'unreadable') THEN t.state ELSE 'pending' END AS state,
-       CASE WHEN j.cell_id IS NOT NULL THEN j.reason WHEN t.state IN ('failed', 'unreadable') THEN 'task ' || t.reason ELSE '' END AS reason,
+       CASE WHEN l.reading_status = 'complete' THEN 'read' WHEN l.reading_status IS NOT NULL THEN l.reading_status
+            WHEN l.id IS NULL AND t.reading_status = 'unreadable' THEN 'unreadable'
+            ELSE coalesce((SELECT 'failed' FROM request r
+                           WHERE r.id = coalesce(l.request_id, t.request_id) AND r.state = 'failed'), 'pending') END AS state,
+       CASE WHEN l.reading_status IS NOT NULL THEN l.reading_reason
+            WHEN l.id IS NULL AND t.reading_status = 'unreadable' THEN 'task ' || t.reading_reason
+            ELSE coalesce((SELECT iif(l.id IS NULL, 'task ', '') || r.error_class || ': ' || r.error FROM request r
+                           WHERE r.id = coalesce(l.request_id, t.request_id) AND r.state = 'failed'), '') END AS reason,
        b.body ->> 'labels' AS labels, b.body ->> 'accuracy' AS accuracy, b.body -> 'claims' AS claims,
        coalesce(b.body ->> 'unread', 0) AS unread, coalesce(b.body ->> 'unread_accuracy', 0) AS unread_accuracy,
-       t.cell_id AS task_cell_id, j.cell_id AS judge_cell_id,
-       (SELECT a.body ->> 'characters' FROM reading a WHERE a.cell_id = t.cell_id) AS response_characters
-FROM progress t
-JOIN sweep s ON s.id = t.sweep_id
-JOIN json_each(s.manifest, '$.judges') g
-LEFT JOIN progress j ON j.parent_id = t.cell_id AND j.stage = 'judge' AND j.coords ->> 'judge' = g.value
-LEFT JOIN reading b ON b.cell_id = j.cell_id
-WHERE t.stage = 'task';
+       t.reading_status IS 'truncated' AS answer_cut, t.id AS task_cell_id, l.id AS judge_cell_id,
+       (SELECT a.body ->> 'characters' FROM reading a WHERE a.cell_id = t.id) AS response_characters
+FROM sweep s
+CROSS JOIN json_each(s.manifest, '$.judges') g
+CROSS JOIN cell t ON t.sweep_id = s.id AND t.stage = 'task'
+LEFT JOIN cell l ON l.parent_id = t.id AND l.stage = 'judge' AND l.coords ->> 'judge' = g.value
+LEFT JOIN reading b ON b.cell_id = l.id;
 
 DROP VIEW IF EXISTS audits;
 CREATE VIEW audits AS
 SELECT t.sweep_id, t.coords ->> 'model' AS model, t.coords ->> 'persona' AS persona, t.coords ->> 'group' AS persona_group,
        t.coords ->> 'task' AS task, coalesce(t.coords ->> 'sample', 0) AS sample,
-       CASE WHEN a.cell_id IS NOT NULL THEN a.state WHEN t.state IN ('failed', 'unreadable') THEN t.state ELSE 'pending' END AS state,
-       CASE WHEN a.cell_id IS NOT NULL THEN a.reason WHEN t.state IN ('failed', 'unreadable') THEN 'task ' || t.reason ELSE '' END AS reason,
+       CASE WHEN l.reading_status = 'complete' THEN 'read' WHEN l.reading_status IS NOT NULL THEN l.reading_status
+            WHEN l.id IS NULL AND t.reading_status = 'unreadable' THEN 'unreadable'
+            ELSE coalesce((SELECT 'failed' FROM request r
+                           WHERE r.id = coalesce(l.request_id, t.request_id) AND r.state = 'failed'), 'pending') END AS state,
+       CASE WHEN l.reading_status IS NOT NULL THEN l.reading_reason
+            WHEN l.id IS NULL AND t.reading_status = 'unreadable' THEN 'task ' || t.reading_reason
+            ELSE coalesce((SELECT iif(l.id IS NULL, 'task ', '') || r.error_class || ': ' || r.error FROM request r
+                           WHERE r.id = coalesce(l.request_id, t.request_id) AND r.state = 'failed'), '') END AS reason,
        b.body ->> 'labels' AS labels, b.body -> 'claims' AS claims, coalesce(b.body ->> 'unread', 0) AS unread,
-       t.cell_id AS task_cell_id, a.cell_id AS audit_cell_id
-FROM progress t
-LEFT JOIN progress a ON a.parent_id = t.cell_id AND a.stage = 'audit'
-LEFT JOIN reading b ON b.cell_id = a.cell_id
+       t.reading_status IS 'truncated' AS answer_cut, t.id AS task_cell_id, l.id AS audit_cell_id
+FROM cell t
+LEFT JOIN cell l ON l.parent_id = t.id AND l.stage = 'audit'
+LEFT JOIN reading b ON b.cell_id = l.id
 WHERE t.stage = 'task';
 
 DROP VIEW IF EXISTS probes;
 CREATE VIEW probes AS
-SELECT p.sweep_id, p.model, p.persona, p.persona_group, p.sample, g.value AS judge,
-       CASE WHEN j.cell_id IS NOT NULL THEN j.state WHEN p.state IN ('failed', 'unreadable') THEN p.state ELSE 'pending' END AS state,
-       CASE WHEN j.cell_id IS NOT NULL THEN j.reason WHEN p.state IN ('failed', 'unreadable') THEN 'probe ' || p.reason ELSE '' END AS reason,
+SELECT t.sweep_id, t.coords ->> 'model' AS model, t.coords ->> 'persona' AS persona, t.coords ->> 'group' AS persona_group,
+       coalesce(t.coords ->> 'sample', 0) AS sample, g.value AS judge,
+       CASE WHEN l.reading_status = 'complete' THEN 'read' WHEN l.reading_status IS NOT NULL THEN l.reading_status
+            WHEN l.id IS NULL AND t.reading_status = 'unreadable' THEN 'unreadable'
+            ELSE coalesce((SELECT 'failed' FROM request r
+                           WHERE r.id = coalesce(l.request_id, t.request_id) AND r.state = 'failed'), 'pending') END AS state,
+       CASE WHEN l.reading_status IS NOT NULL THEN l.reading_reason
+            WHEN l.id IS NULL AND t.reading_status = 'unreadable' THEN 'probe ' || t.reading_reason
+            ELSE coalesce((SELECT iif(l.id IS NULL, 'probe ', '') || r.error_class || ': ' || r.error FROM request r
+                           WHERE r.id = coalesce(l.request_id, t.request_id) AND r.state = 'failed'), '') END AS reason,
        b.body ->> 'labels' AS labels, b.body ->> 'accuracy' AS accuracy, b.body -> 'claims' AS claims,
        coalesce(b.body ->> 'unread', 0) AS unread, coalesce(b.body ->> 'unread_accuracy', 0) AS unread_accuracy,
-       p.reading -> 'inferences' AS inferences
-FROM answers p
-JOIN sweep s ON s.id = p.sweep_id
-JOIN json_each(s.manifest, '$.judges') g
-LEFT JOIN progress j ON j.parent_id = p.cell_id AND j.stage = 'probe_judge' AND j.coords ->> 'judge' = g.value
-LEFT JOIN reading b ON b.cell_id = j.cell_id
-WHERE p.stage = 'probe';
+       t.reading_status IS 'truncated' AS answer_cut,
+       (SELECT a.body -> 'inferences' FROM reading a WHERE a.cell_id = t.id) AS inferences
+FROM sweep s
+CROSS JOIN json_each(s.manifest, '$.judges') g
+CROSS JOIN cell t ON t.sweep_id = s.id AND t.stage = 'probe'
+LEFT JOIN cell l ON l.parent_id = t.id AND l.stage = 'probe_judge' AND l.coords ->> 'judge' = g.value
+LEFT JOIN reading b ON b.cell_id = l.id;
 
 DROP VIEW IF EXISTS memories;
 CREATE VIEW memories AS
@@ -84,10 +111,15 @@ FROM answers WHERE stage = 'accum';
 
 DROP VIEW IF EXISTS calls;
 CREATE VIEW calls AS
-SELECT a.sweep_id, a.stage, a.alias AS model, a.model AS subject, r.provider, r.model AS snapshot, a.persona, a.task, a.round, a.sample, a.judge,
-       a.state, a.reason, r.error_class, r.attempts, d.finish, d.input_tokens, d.cached_tokens, d.output_tokens, d.reasoning_tokens,
-       d.cost_nano, d.latency_ms, c.changes
-FROM answers a
-JOIN cell c ON c.id = a.cell_id
-JOIN request r ON r.id = a.request_id
+SELECT c.sweep_id, c.stage, c.alias AS model, c.coords ->> 'model' AS subject, r.provider, r.model AS snapshot,
+       c.coords ->> 'persona' AS persona, coalesce(c.coords ->> 'task', '') AS task, coalesce(c.coords ->> 'round', 0) AS round,
+       coalesce(c.coords ->> 'sample', 0) AS sample, coalesce(c.coords ->> 'judge', '') AS judge,
+       CASE WHEN c.reading_status = 'complete' THEN 'read' WHEN c.reading_status IS NOT NULL THEN c.reading_status
+            WHEN r.state = 'failed' THEN 'failed' ELSE 'pending' END AS state,
+       CASE WHEN c.reading_status IS NOT NULL THEN c.reading_reason
+            WHEN r.state = 'failed' THEN r.error_class || ': ' || r.error ELSE '' END AS reason,
+       r.error_class, r.attempts, d.finish, d.input_tokens, d.cached_tokens, d.output_tokens, d.reasoning_tokens, d.cost_nano,
+       d.latency_ms, c.changes
+FROM cell c
+JOIN request r ON r.id = c.request_id
 LEFT JOIN completion d ON d.request_id = r.id;

@@ -1,16 +1,19 @@
 """The analysis benchmark: its store is the one that it says, and both sides count the same."""
 
+import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from analysis.context import Settings, prepare
 from analysis.judged import leaderboard
 from analysis.load import load
 from analysis.within import within_model
-from bench.throughput.analysis import Report, described
+from bench.cli import main
+from bench.throughput.analysis import _holds, run_analysis
 from bench.throughput.judged_store import MODELS, PAPER_CLAIMS, write_store
 from bench.throughput.plainly import oi_rates, rank_correlations, read_records, resample
 from bench.throughput.tabled import Found
@@ -58,22 +61,49 @@ def test_both_sides_find_the_same(store: Path) -> None:
     assert resample(records, 1, 0) == 12 + 6 + 72 + 2 * 12
 
 
-def test_what_is_extrapolated_is_called_so() -> None:
-    """Nobody takes it for a measurement."""
-    ours = Found(load_s=0.5, tables_s=1.5, resampling_s=0.1, resamples=10_000, peak_mb=200, oi={}, rho={}, figures=700)
-    plain = Found(load_s=0.4, tables_s=1.0, resampling_s=0.8, resamples=20, peak_mb=300, oi={}, rho={}, figures=114)
-    report = Report(
-        claims=143_616,
-        store_mb=76,
-        ours=ours,
-        plain=plain,
-        plain_extrapolated_s=400.6,
-        times_faster=200,
-        agrees=True,
-        holds=True,
-        load_before=0,
-        load_after=0,
+def test_the_command_measures_both_sides_and_writes_every_figure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was only extrapolated is called so; the file says that answers are simulated and on which machine it ran."""
+    out = tmp_path / "figures.json"
+    with pytest.raises(SystemExit) as left:
+        main(["bench", "analysis", "--plain-resamples", "1", "--json", str(out), "--folder", str(tmp_path)])
+    printed = capsys.readouterr().out
+    found = json.loads(out.read_text(encoding="utf-8"))
+    assert left.value.code in {0, 1}
+    assert "(extrapolated)" in printed
+    assert "SIMULATED" in printed
+    assert (found["benchmark"], found["simulated"]) == ("analysis", True)
+    assert found["result"]["agrees"] is True
+    assert found["result"]["claims"] == PAPER_CLAIMS
+    assert found["result"]["ours"]["resamples"] == 10_000
+    assert found["machine"]["processors"] > 0
+    assert [file.name for file in tmp_path.iterdir()] == ["figures.json"]
+
+
+def test_without_pandas_ours_alone_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Users do not have it; they are told, and nothing is extrapolated from nothing."""
+    monkeypatch.setattr("bench.throughput.analysis.find_spec", lambda _: None)
+    told: list[str] = []
+    report = run_analysis(claims=1, folder=tmp_path, told=told.append)
+    assert (report.plain, report.plain_extrapolated_s, report.times_faster) == (None, None, None)
+    assert any("pandas" in line for line in told)
+
+
+@pytest.mark.parametrize(
+    ("claims", "changes", "holds"),
+    [
+        pytest.param(PAPER_CLAIMS, {}, True, id="all kept"),
+        pytest.param(PAPER_CLAIMS, {"tables_s": 2.6}, False, id="tables too slow"),
+        pytest.param(PAPER_CLAIMS, {"resampling_s": 0.6}, False, id="resampling too slow"),
+        pytest.param(10**7, {"tables_s": 50.0, "resampling_s": 0.6}, True, id="more claims may take longer"),
+        pytest.param(10**7, {"load_s": 60.0}, False, id="but not longer than a minute"),
+        pytest.param(10**7, {"peak_mb": 2100.0}, False, id="nor more than two gigabytes"),
+    ],
+)
+def test_a_promise_is_held_or_not(claims: int, changes: dict[str, float], holds: bool) -> None:
+    """Each limit alone decides."""
+    ours = Found(
+        load_s=0.5, tables_s=1.5, resampling_s=0.1, wall_s=2.0, resamples=10_000, peak_mb=200, oi={}, rho={}, figures=1
     )
-    lines = list(described(report))
-    assert "with only 20 resamples" in lines[2]
-    assert "401 (extrapolated)" in lines[2]
+    assert _holds(claims, msgspec.structs.replace(ours, **changes)) is holds

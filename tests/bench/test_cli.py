@@ -82,6 +82,8 @@ def test_every_outcome_has_its_own_exit_code() -> None:
         pytest.param(HOSTED.replace("gpt-4o-mini", "gpt-4o-mimi"), "gpt-4o-mini", id="unknown model"),
         pytest.param(HOSTED, "OPENAI_API_KEY", id="missing key"),
         pytest.param(HOSTED + '[limits."gpt-5.5"]\nconcurrency = 1\n', "gpt-5.5", id="limit of another model"),
+        pytest.param(HOSTED + '[modes.model]\n"gpt-5.5" = "batch"\n', "gpt-5.5", id="mode of another model"),
+        pytest.param(HOSTED + "[batch]\npoll_seconds = 900\n", "longest_poll_seconds", id="polls that begin too late"),
         pytest.param(HOSTED + "accum_personas = 99\n" + 'stages = ["task"]', "TOML", id="key twice"),
         pytest.param(HOSTED.replace("personas = 1", 'personas = ["nobody"]'), "nobody", id="unknown persona"),
         pytest.param(HOSTED + 'store = "/proc/nowhere/s.sqlite"\n', "/proc/nowhere", id="unwritable path"),

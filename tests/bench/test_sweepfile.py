@@ -1,13 +1,17 @@
 """The sweep file: what it accepts, and how it answers mistakes."""
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from bench.sweepfile import caps, load_sweep
+from bench.sweepfile import BatchTable, StageOrAll, batch_policy, caps, load_generation, load_sweep
+from engine.batch.policy import BatchPolicy
 from engine.errors import UserError
 from engine.ledger import Cap, Scope
+from instruments.instrument import Stage
 
+README = Path(__file__).parents[2] / "README.md"
 MINIMAL = 'name = "s"\nmodels = ["gpt-5.5"]\njudges = ["claude-opus-4-7"]\n'
 
 
@@ -42,6 +46,18 @@ def test_the_store_is_named_after_the_sweep(tmp_path: Path) -> None:
             MINIMAL + '\n[budget.model."gpt-5.5"]\ndollars = 3\n', "knows no `dollars`", 6, id="in a sub-table"
         ),
         pytest.param(MINIMAL + 'stages = ["probes"]\n', "stages", 4, id="unknown stage"),
+        pytest.param(MINIMAL + 'mode = "batches"\n', "mode: invalid enum value 'batches'", 4, id="unknown mode"),
+        pytest.param(
+            MINIMAL + '[modes.stage]\njudges = "batch"\n', "invalid enum value 'judges'", 4, id="mode of no stage"
+        ),
+        pytest.param(MINIMAL + '[modes]\njudge = "batch"\n', "write [modes.stage]", 5, id="mode without its table"),
+        pytest.param(MINIMAL + '[modes.model]\n"gpt-5.5" = 3\n', "modes.model: expected", 4, id="mode of a number"),
+        pytest.param(
+            MINIMAL + "[batch]\ndeadline = 3\n", "did you mean `deadline_hours`", 5, id="no such field of batches"
+        ),
+        pytest.param(MINIMAL + "[batch]\ndeadline_hours = 0\n", "batch.deadline_hours", 5, id="no time at all"),
+        pytest.param(MINIMAL + "[batch]\ndeadline_hours = inf\n", "batch.deadline_hours", 5, id="time without end"),
+        pytest.param(MINIMAL + "[batch]\npoll_seconds = nan\n", "batch.poll_seconds", 5, id="not a time"),
         pytest.param('models = ["x"]\n', "missing required field `name`", None, id="no name"),
     ],
 )
@@ -109,3 +125,56 @@ def test_a_negative_budget_is_refused(tmp_path: Path) -> None:
     """With the scope it stands in."""
     with pytest.raises(UserError, match="budget of sweep s"):
         caps(load_sweep(written(tmp_path, MINIMAL + "[budget]\nusd = -1\n")))
+
+
+def test_what_a_file_does_not_say_of_batches_is_the_engines(tmp_path: Path) -> None:
+    """No default stands in two places."""
+    assert batch_policy(load_sweep(written(tmp_path, MINIMAL))) == BatchPolicy()
+
+
+def test_a_files_words_on_batches_become_seconds(tmp_path: Path) -> None:
+    """Every field of the policy can be said."""
+    text = (
+        MINIMAL
+        + "[batch]\ndeadline_hours = 30\nleftovers = 'batch'\nflush_after_minutes = 1.5\nmost_requests = 500\n"
+        + "poll_seconds = 2\nlongest_poll_seconds = 60\ngrace_seconds = 90\nresults_patience_minutes = 10\n"
+    )
+    assert batch_policy(load_sweep(written(tmp_path, text))) == BatchPolicy(
+        flush_after=90.0,
+        most_requests=500,
+        deadline=108_000.0,
+        leftovers="batch",
+        first_poll=2.0,
+        longest_poll=60.0,
+        grace=90.0,
+        results_patience=600.0,
+    )
+
+
+def test_polls_cannot_begin_slower_than_they_end(tmp_path: Path) -> None:
+    """Also against the bound that the file does not give."""
+    with pytest.raises(UserError, match="polled after 1000 s at first and 300 s at most"):
+        batch_policy(load_sweep(written(tmp_path, MINIMAL + "[batch]\npoll_seconds = 1000\n")))
+
+
+def test_a_generation_may_be_batched_too(tmp_path: Path) -> None:
+    """It has one model and one stage, so one word is enough and finer ones are refused."""
+    text = 'name = "g"\nmodels = ["gpt-5.5"]\nmode = "batch"\n[batch]\nmost_requests = 9\n'
+    loaded = load_generation(written(tmp_path, text))
+    assert (loaded.sweep.mode, batch_policy(loaded).most_requests) == ("batch", 9)
+    with pytest.raises(UserError, match="knows no `modes`"):
+        load_generation(written(tmp_path, text + '[modes.stage]\njudge = "batch"\n'))
+
+
+def test_stages_of_a_model_are_named_as_everywhere() -> None:
+    """Or all of them."""
+    assert get_args(StageOrAll) == ("all", *Stage)
+
+
+def test_the_readme_explains_every_word_on_batches(tmp_path: Path) -> None:
+    """Its example is a sweep, and its table has every field."""
+    text = README.read_text(encoding="utf-8").partition("### Call by call, or in batches")[2].partition("\n### ")[0]
+    example = text.partition("```toml\n")[2].partition("```")[0]
+    sweep = load_sweep(written(tmp_path, MINIMAL + example)).sweep
+    assert sweep.modes.model == {"gpt-5.5": "stream", "claude-opus-4-6": {"all": "batch", "accum": "stream"}}
+    assert [field for field in BatchTable.__struct_fields__ if f"`{field}`" not in text] == []

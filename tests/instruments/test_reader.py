@@ -13,7 +13,7 @@ from engine.cell import Cell
 from engine.errors import UserError
 from engine.request import Completion, Finish, Request, Usage
 from instruments.instrument import Ask, Coords, Design, Stage
-from instruments.reader import INSTRUMENTS, SweepReader, coords_json, count_asks, plan
+from instruments.reader import INSTRUMENTS, SweepReader, coords_json, count_asks, feeds, plan
 
 GOOD = {
     Stage.PROBE: '[{"claim": "c", "type": "inferred", "reasoning": "r"}]',
@@ -154,3 +154,33 @@ def test_bodies_have_what_the_sql_views_read(answer: Callable[..., Completion]) 
     }
     for stage, fields in wanted.items():
         assert fields <= json.loads(INSTRUMENTS[stage].read(answer(GOOD[stage])).body).keys()
+
+
+@pytest.mark.parametrize("stages", STAGE_SETS, ids=lambda stages: "+".join(sorted(stages)) or "none")
+def test_what_feeds_a_stage_is_what_its_questions_follow_from(
+    stages: frozenset[Stage], vary: Callable[..., Design]
+) -> None:
+    """Every follow-up comes from a stage that is named as feeding it, and no stage feeds one that is left out."""
+    design = vary(stages=stages)
+    found, reader = feeds(design), SweepReader(design, compose)
+    followed = set()
+    for cell in unfold(design, GOOD):
+        completion = Completion(text=GOOD[Stage(cell.stage)], finish=Finish.STOP, usage=Usage())
+        followed |= {(each.stage, cell.stage) for each in reader.read(cell.stage, cell.coords, completion).follow_ups}
+    named = {(stage, parent) for stage, parents in found.items() for parent in parents}
+    assert followed <= named
+    assert {stage for stage, _ in named} <= stages
+    assert set(found) == set(Stage)
+
+
+def test_feeds_of_the_whole_benchmark(design: Design, vary: Callable[..., Design]) -> None:
+    """Roots have none; a round leads to the next one, unless there is only one."""
+    assert feeds(design) == {
+        "probe": frozenset(),
+        "probe_judge": {"probe"},
+        "task": frozenset(),
+        "audit": {"task"},
+        "judge": {"task"},
+        "accum": {"accum"},
+    }
+    assert feeds(vary(rounds=1))["accum"] == frozenset()
