@@ -331,14 +331,14 @@ def routes(checked: Checked) -> dict[str, Route]:
             lane=f"{card.provider}/{card.model}",
             provider=card.provider,
             price=card.price or FREE,
-            limits=_limits(card, overrides.get(alias, LimitTable())),
+            limits=_limits(card, overrides.get(alias, LimitTable()), checked.loaded.sweep.share),
         )
         for alias, card in _cards(checked).items()
     }
 
 
-def _limits(card: ModelCard, given: LimitTable) -> RateLimits:
-    known = card.limits
+def _limits(card: ModelCard, given: LimitTable, share: float) -> RateLimits:
+    known, local = card.limits, card.dialect.wire is Wire.IN_PROCESS
     return RateLimits(
         requests=given.requests_per_minute or known.rpm,
         requests_per_day=given.requests_per_day or known.rpd,
@@ -346,7 +346,8 @@ def _limits(card: ModelCard, given: LimitTable) -> RateLimits:
         output_tokens=given.output_tokens_per_minute or known.otpm,
         tokens=given.tokens_per_minute or known.tpm,
         concurrency=given.concurrency or known.concurrency,
-        adaptive=card.dialect.wire is not Wire.IN_PROCESS,
+        adaptive=not local,
+        share=1.0 if local else given.share or share,
     )
 
 

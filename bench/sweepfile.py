@@ -8,6 +8,7 @@ from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
 
+from bench.plainwords import plain_words
 from engine.batch.policy import BatchPolicy
 from engine.errors import UserError
 from engine.ledger import Cap, Scope
@@ -18,6 +19,7 @@ from instruments.personas import Group
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Count = Annotated[int, msgspec.Meta(ge=1)]
+Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 All = Literal["all"]
 Sending = Literal["stream", "batch", "auto"]
 StageOrAll = Literal["all", "probe", "probe_judge", "task", "audit", "judge", "accum"]
@@ -50,6 +52,7 @@ class LimitTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     output_tokens_per_minute: Count | None = None
     tokens_per_minute: Count | None = None
     concurrency: Count | None = None
+    share: Share | None = None
 
 
 class StageTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -98,6 +101,7 @@ class RunFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     notes: tuple[str, ...] = ()
     budget: BudgetTable = BudgetTable()
     limits: dict[str, LimitTable] = {}
+    share: Share = 1.0
     retry: RetryTable = RetryTable()
     mode: Sending = "stream"
     batch: BatchTable = BatchTable()
@@ -227,6 +231,8 @@ def parse_generation(text: str, path: Path) -> LoadedGeneration:
 
 
 def _read(path: Path) -> str:
+    if path.exists() and not path.is_file():
+        raise UserError("this is no file that can be read again", where=str(path), mend="give the sweep's TOML file")
     try:
         data = path.read_bytes()
         if data.startswith(_SQLITE):
@@ -244,7 +250,7 @@ def _decode(text: str, path: Path, kind: type[File]) -> File:
     try:
         return msgspec.toml.decode(text, type=kind, strict=True)
     except msgspec.ValidationError as error:
-        raise _explain(path, text, str(error)) from error
+        raise _explain(path, text, str(error), kind) from error
     except msgspec.DecodeError as error:
         raise UserError(f"this is not TOML: {error}", where=str(path), mend="see the examples in sweeps/") from error
     except RecursionError as error:
@@ -308,9 +314,10 @@ def _nano(loaded: LoadedFile, scope: Scope, usd: object) -> int | None:
         ) from None
 
 
-def _explain(path: Path, text: str, message: str) -> UserError:
+def _explain(path: Path, text: str, message: str, kind: type) -> UserError:
     """Turn msgspec's words into what, where (with the line) and how to mend."""
     what, _, place = message.partition(" - at `")
+    place = re.sub(r"`?key`? in `?\$?", "", place)
     keys = re.findall(r"[A-Za-z0-9_-]+", place.rstrip("`").removeprefix("$"))
     unknown = re.search(r"unknown field `([^`]+)`", what)
     if unknown:
@@ -322,7 +329,7 @@ def _explain(path: Path, text: str, message: str) -> UserError:
         what = f"the sweep file knows no `{unknown[1]}`"
     else:
         mend = "the README explains every field"
-        what = f"{'.'.join(keys) or 'the file'}: {what[:1].lower()}{what[1:]}"
+        what = f"{'.'.join(keys) or 'the file'}: {plain_words(message, kind)}"
     line = _line_of(text, keys)
     return UserError(what, where=f"{path}:{line}" if line else str(path), mend=mend)
 

@@ -157,6 +157,7 @@ class Calls:
         self._tell.budget(warnings)
         match decision:
             case RetryAt(time):
+                self._tell.tried_again(ticket.leased.request.provider, error)
                 self._scheduler.retry(ticket, time)
                 return
             case GiveUp():

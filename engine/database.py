@@ -17,6 +17,8 @@ from engine.state import Event, sources
 
 APPLICATION_ID: Final = 0x4D_49_52_41
 _HEADING: Final = re.compile(r"^-- (\w+) --$", re.MULTILINE)
+# The schema's version that brought batches; readers do not migrate.
+BATCHES_SINCE: Final = 2
 BUSY_MS: Final = 10_000
 STATEMENTS: Final = 256
 CACHE_KIB: Final = 32 * 1024
@@ -130,6 +132,11 @@ async def open_reader(path: Path) -> aiosqlite.Connection:
         if path.with_name(f"{path.name}-wal").exists():
             raise
         return await _open_reader(path, "mode=ro&immutable=1")
+
+
+async def has_batches(connection: aiosqlite.Connection) -> bool:
+    """Say whether a store that is only looked at is of a version that knows batches."""
+    return await _pragma(connection, "user_version") >= BATCHES_SINCE
 
 
 async def _open_reader(path: Path, mode: str) -> aiosqlite.Connection:

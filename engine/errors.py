@@ -11,6 +11,8 @@ MirageError
 
 from enum import StrEnum
 
+from engine.provider import RateHints
+
 
 class MirageError(Exception):
     """Root of every error this project raises on purpose."""
@@ -59,6 +61,7 @@ class ProviderError(MirageError):
         code: the provider's own discriminator, shortened.
         retry_after: seconds the provider asks to wait, or None.
         maybe_billed: True when the work may have been done and charged although no answer arrived.
+        hints: limits that the refusal's own headers announced, or None.
     """
 
     def __init__(
@@ -70,10 +73,11 @@ class ProviderError(MirageError):
         code: str = "",
         retry_after: float | None = None,
         maybe_billed: bool = False,
+        hints: RateHints | None = None,
     ) -> None:
         super().__init__(message)
         self.kind, self.message, self.status, self.code = kind, message, status, code
-        self.retry_after, self.maybe_billed = retry_after, maybe_billed
+        self.retry_after, self.maybe_billed, self.hints = retry_after, maybe_billed, hints
 
 
 class BudgetExhausted(MirageError):

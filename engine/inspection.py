@@ -1,4 +1,4 @@
-"""Looks closely at single requests of a store: prompt, reply, attempts, readings; and at what failed. Read-only."""
+"""Looks closely at a store: single requests with prompt, reply, attempts, readings; batches; what failed. Read-only."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -6,8 +6,9 @@ from typing import Any, Final
 import aiosqlite
 import msgspec
 
+from engine.batch.stage import Stage
 from engine.codec import Codec
-from engine.database import explained, open_reader
+from engine.database import explained, has_batches, open_reader
 from engine.errors import StoreError
 from engine.request import Request
 
@@ -16,7 +17,12 @@ _MOST_MATCHES: Final = 8
 
 
 class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
-    """One sending of a request; money in nano-dollars, times in Unix milliseconds."""
+    """One sending of a request; money in nano-dollars, times in Unix milliseconds.
+
+    Attributes:
+        batch, line: the batch that it went in and its place there, from 0; None where it was sent alone.
+        batch_stage, remote_id: where that batch's submission stands, and its provider's name for it.
+    """
 
     number: int
     outcome: str
@@ -28,6 +34,10 @@ class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None
     sent_ms: int
     settled_ms: int | None
+    batch: int | None
+    line: int | None
+    batch_stage: str
+    remote_id: str
 
 
 class CellView(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +93,55 @@ class ErrorGroup(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int
     failed: int
     example: str
+
+
+class BatchRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch as the store knows it; times in Unix milliseconds, None while they have not come.
+
+    Attributes:
+        stage: where its submission stands (see `engine.batch.stage`).
+        requests: lines of it, 0 before it is whole.
+        completed, open: of these, answered, and without an outcome yet; the others have failed or were given back.
+        remote_id, status: its provider's name and last word for it, empty while there is none.
+        cancelled: this program ordered its cancellation.
+        reason: why it was dropped.
+    """
+
+    id: int
+    sweep: str
+    simulated: bool
+    provider: str
+    model: str
+    stage: Stage
+    marker: str
+    requests: int
+    completed: int
+    open: int
+    remote_id: str
+    status: str
+    cancelled: bool
+    reason: str
+    built_ms: int
+    created_ms: int | None
+    ended_ms: int | None
+    closed_ms: int | None
+
+
+async def read_batches(path: Path) -> list[BatchRow]:
+    """Return every batch of a store, the oldest first.
+
+    Raises:
+        StoreError: no such store.
+    """
+    connection = await open_reader(path)
+    try:
+        with explained(path):
+            rows = await _rows(connection, _BATCHES) if await has_batches(connection) else []
+    finally:
+        await connection.close()
+    return [
+        msgspec.convert(dict(zip(BatchRow.__struct_fields__, row, strict=True)), BatchRow, strict=False) for row in rows
+    ]
 
 
 async def read_request(path: Path, key: str) -> RequestView:
@@ -169,7 +228,7 @@ async def _request(connection: aiosqlite.Connection, path: Path, digits: str) ->
         thinking=None if done[1] is None else codec.unpack_text(done[1]),
         **dict(zip(_COMPLETION_FIELDS, done[2:12], strict=True)),
         raw=codec.unpack_bytes(done[12]),
-        attempts=tuple([_attempt(row) for row in await _rows(connection, _ATTEMPTS, request_id)]),
+        attempts=tuple([_attempt(row) for row in await _attempts(connection, request_id)]),
         cells=tuple([_cell(row) for row in await _rows(connection, _CELLS, request_id)]),
     )
 
@@ -187,14 +246,29 @@ _COMPLETION_FIELDS: Final = (
     "latency_ms",
 )
 _ATTEMPTS: Final = (
-    "SELECT number, outcome, reserved_nano, cost_nano, tokens, status, error_class, error, sent_ms, settled_ms"
-    " FROM attempt WHERE request_id = ? ORDER BY number"
+    "SELECT a.number, a.outcome, a.reserved_nano, a.cost_nano, a.tokens, a.status, a.error_class, a.error, a.sent_ms,"
+    " a.settled_ms, {batch} WHERE a.request_id = ? ORDER BY a.number"
+)
+_ALONE: Final = "NULL, NULL, '', '' FROM attempt a"
+_BATCHED: Final = (
+    "a.batch_id, a.line, coalesce(b.stage, ''), coalesce(b.remote_id, '')"
+    " FROM attempt a LEFT JOIN batch b ON b.id = a.batch_id"
+)
+_BATCHES: Final = (
+    "SELECT b.batch_id, b.sweep, s.simulated, b.provider, b.model, b.stage, b.marker, b.requests, b.completed, b.open,"
+    " b.remote_id, coalesce(b.remote_status, ''), b.cancelled, b.reason, b.built_ms, b.created_ms, b.ended_ms,"
+    " b.closed_ms FROM batches b JOIN sweeps s ON s.sweep = b.sweep ORDER BY b.batch_id"
 )
 _CELLS: Final = (
     "SELECT s.name, c.stage, c.coords, c.reading_status, c.reading_reason, b.body, c.changes"
     " FROM cell c JOIN sweep s ON s.id = c.sweep_id LEFT JOIN reading b ON b.cell_id = c.id"
     " WHERE c.request_id = ? ORDER BY c.id"
 )
+
+
+async def _attempts(connection: aiosqlite.Connection, request_id: int) -> list[Any]:
+    batch = _BATCHED if await has_batches(connection) else _ALONE
+    return await _rows(connection, _ATTEMPTS.format(batch=batch), request_id)
 
 
 def _attempt(row: Any) -> AttemptView:

@@ -172,10 +172,12 @@ class Lane:
         if hints is not None:
             self._learn(hints, now)
 
-    def throttle(self, now: float, retry_after: float | None) -> None:
-        """Count out a call that was refused for rate."""
+    def throttle(self, now: float, retry_after: float | None, hints: RateHints | None = None) -> None:
+        """Count out a call that was refused for rate, and learn from the refusal's headers."""
         self.throttled += 1
         self._concurrency.throttle(now, retry_after)
+        if hints is not None:
+            self._learn(hints, now)
 
     def fail(self, now: float, retry_after: float | None) -> None:
         """Count out a call that failed."""

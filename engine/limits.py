@@ -12,6 +12,13 @@ DAY: Final = 86_400.0
 SLACK: Final = 1e-9
 # A day's calls are counted in slices of this many seconds, so that a window holds at most 1,440 of them.
 SLICE: Final = 60.0
+# Calls do not arrive as evenly as they leave: a lane stays this far below a limit, and sends less than a second's share
+# of it at once, so that a late call before an early one is not taken for one too many.
+PACE: Final = 0.985
+BURST: Final = 0.8
+# Announced remainders are rounded, requests down to whole ones, tokens by some providers to thousands.
+ROUNDED_REQUESTS: Final = 1
+ROUNDED_TOKENS: Final = 1000
 _MINUTELY: Final = ("requests", "input_tokens", "output_tokens", "tokens")
 
 
@@ -172,7 +179,7 @@ class Buckets:
 
     __slots__ = ("_burst", "_by_dimension", "_day", "_given", "_share")
 
-    def __init__(self, limits: RateLimits, now: float, *, burst_seconds: float = 1.0) -> None:
+    def __init__(self, limits: RateLimits, now: float, *, burst_seconds: float = BURST) -> None:
         """`burst_seconds` is how much of a minute's allowance may go out at once; providers slice their minutes too."""
         self._burst, self._share = burst_seconds, limits.share
         self._given = {name: limit for name in _MINUTELY if (limit := getattr(limits, name)) is not None}
@@ -230,13 +237,14 @@ class Buckets:
         """Take over a remaining allowance that is lower than ours."""
         bucket = self._by_dimension.get(dimension)
         if bucket is not None:
-            bucket.lower_to(remaining, now)
+            rounded = ROUNDED_REQUESTS if dimension == "requests" else ROUNDED_TOKENS
+            bucket.lower_to(remaining + rounded, now)
 
     def _bucket(self, limit: int, now: float) -> TokenBucket:
         return TokenBucket(self._rate(limit), self._capacity(limit), now)
 
     def _rate(self, limit: int) -> float:
-        return self._share * limit / MINUTE
+        return PACE * self._share * limit / MINUTE
 
     def _capacity(self, limit: int) -> float:
         return max(1.0, self._share * limit * min(1.0, self._burst / MINUTE))

@@ -33,6 +33,7 @@ PLAN_CHUNKS: Final = 5
 LEASE_MOST: Final = 512
 REFUSED_PATIENCE: Final = 60.0
 LOOK_EVERY: Final = 2.0
+DAY_MS: Final = 86_400_000
 # Leases are renewed every so many looks.
 RENEW_EVERY: Final = LEASE_MS // 3000 // int(LOOK_EVERY)
 
@@ -121,6 +122,7 @@ class Runner:
         if self._conductor is not None:
             background.append(asyncio.create_task(self._conduct(self._conductor)))
         try:
+            await self._remember_day()
             await self._store.adopt(self._sweep.id)
             await self._catch_up()
             await self._work()
@@ -130,6 +132,14 @@ class Runner:
         if self._error is not None:
             raise self._error
         return outcome
+
+    async def _remember_day(self) -> None:
+        """Tell lanes with a limit for the day what earlier runs sent in the last 24 hours."""
+        now, wall_ms = self._clock.now(), self._clock.wall_ms()
+        for lane in self._scheduler.lanes.values():
+            if lane.counts_days:
+                sent = await self._store.sent_lately(lane.name, wall_ms - DAY_MS)
+                lane.remember_day([((wall_ms - at) / 1000, calls) for at, calls in sent], now)
 
     def drain(self) -> None:
         """Send nothing more; let the calls on the wire finish and be stored."""

@@ -113,7 +113,7 @@ class Scheduler:
         decision = decide(error, ticket.tries, self._policy, now, rng)
         match error.kind:
             case ErrorClass.RATE:
-                lane.throttle(now, error.retry_after)
+                lane.throttle(now, error.retry_after, error.hints)
             case ErrorClass.TRANSIENT:
                 lane.fail(now, error.retry_after)
             case _:

@@ -6,7 +6,8 @@ from typing import Any, Final
 import aiosqlite
 import msgspec
 
-from engine.database import explained, open_reader
+from engine.batch.stage import LIVE, Stage
+from engine.database import explained, has_batches, open_reader
 from engine.errors import StoreError
 from engine.events import StageCount
 
@@ -46,14 +47,22 @@ class Money(msgspec.Struct, frozen=True, kw_only=True):
     assumed_nano: int
 
 
+class Batches(msgspec.Struct, frozen=True, kw_only=True):
+    """Batches of one sweep, by the stage of their submission; `requests` wait in those that are not over."""
+
+    by_stage: dict[str, int] = {}
+    requests: int = 0
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """One sweep at one instant."""
+    """One sweep at one instant; requests that wait in batches are among its `sent` ones."""
 
     sweep: str
     simulated: bool
     requests: Requests
     by_stage: dict[str, StageStatus]
     money: Money
+    batches: Batches
     attempts: int
     completions: int
     assumed_calls: int
@@ -109,6 +118,7 @@ async def _status(connection: aiosqlite.Connection, path: Path, name: str) -> St
         requests=await _requests(connection, sweep_id),
         by_stage=await _stages(connection, sweep_id),
         money=Money(spent_nano=spent, reserved_nano=reserved, assumed_nano=assumed_nano),
+        batches=await _batches(connection, sweep_name),
         attempts=attempts,
         completions=completions,
         assumed_calls=assumed,
@@ -158,6 +168,22 @@ async def _stages(connection: aiosqlite.Connection, sweep_id: int) -> dict[str, 
         )
         for stage, total, read, settled, failed, unreadable, truncated in rows
     }
+
+
+async def _batches(connection: aiosqlite.Connection, sweep: str) -> Batches:
+    if not await has_batches(connection):
+        return Batches()
+    over = ", ".join(f"'{stage}'" for stage in Stage if stage not in LIVE)
+    rows = await _rows(
+        connection,
+        f"SELECT stage, count(*), sum(iif(stage IN ({over}), 0, open)) FROM batches WHERE sweep = ? GROUP BY stage",  # noqa: S608
+        sweep,
+    )
+    counts = {stage: number for stage, number, _ in rows}
+    return Batches(
+        by_stage={stage.value: counts[stage] for stage in Stage if stage in counts},
+        requests=sum(row[2] for row in rows),
+    )
 
 
 async def _rows(connection: aiosqlite.Connection, sql: str, *values: object) -> list[Any]:

@@ -220,6 +220,10 @@ class Store:
         table = [{"alias": alias, "stage": stage, "lane": lane} for (alias, stage), lane in lanes.items()]
         return len(await self.fetch("reroute", {"sweep_id": sweep_id, "lanes": _json_list(table)}))
 
+    async def sent_lately(self, lane: str, after_ms: int) -> list[tuple[int, int]]:
+        """Return when calls of a lane were sent after a moment, over all sweeps: (last moment, calls) by minute."""
+        return [tuple(row) for row in await self.fetch("sent_lately", {"lane": lane, "after_ms": after_ms})]
+
     async def waiting(self, sweep_id: int) -> dict[str, int]:
         """Return by lane how many requests of a sweep are planned and not leased."""
         return dict(await self.fetch("waiting", {"sweep_id": sweep_id}))

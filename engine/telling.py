@@ -14,6 +14,8 @@ class Telling:
 
     def __init__(self, listen: Listener) -> None:
         self._listen = listen
+        self._stopped: set[str] = set()
+        self._met: set[tuple[str, str]] = set()
 
     def notify(self, kind: str, level: Level, text: str, **fields: str | float) -> None:
         """Pass one notice on; a listener with a defect must not be able to lose a paid answer."""
@@ -30,6 +32,13 @@ class Telling:
             text = f"{warning.scope} has used {warning.percent} % of its budget"
             self.notify("budget", Level.WARNING, text, scope=str(warning.scope), percent=warning.percent)
 
+    def tried_again(self, provider: str, error: ProviderError) -> None:
+        """Tell of the first error of each class that a provider gave and that is tried again; the others are alike."""
+        if (provider, error.kind.value) not in self._met:
+            self._met.add((provider, error.kind.value))
+            text = f"first {error.kind} error of {provider}, tried again: {error}"
+            self.notify("first_error", Level.INFO, text, provider=provider, error_class=error.kind.value)
+
     def failed(self, leased: Leased, error: ProviderError) -> None:
         """Tell of a request that failed for good."""
         text = f"{leased.stage} request to {leased.request.model} failed ({error.kind}): {error}"
@@ -40,6 +49,9 @@ class Telling:
         self.notify("request_failed", Level.WARNING, f"{number} {text}", requests=number)
 
     def stopped(self, provider: str, error: ProviderError) -> None:
-        """Tell of a provider that can do nothing more in this run."""
+        """Tell once of a provider that can do nothing more in this run; its calls on the wire will say so too."""
+        if provider in self._stopped:
+            return
+        self._stopped.add(provider)
         text = f"{provider} takes no more calls in this run ({error.kind}): {error}"
         self.notify("provider_stopped", Level.ERROR, text, provider=provider, error_class=error.kind.value)

@@ -1,9 +1,10 @@
 """Makes decoding parameters acceptable to a model, and says what was changed and why. Pure.
 
 Called when a sweep is planned, so that the parameters in a request (and in its key) are those that are sent, and every
-deviation from what the sweep asked for is on record. Order: the reasoning switch is respelled as an effort word where
-the dialect has no switch; the card's rules, in their order; what the dialect cannot express is dropped; the output
-allowance is cut to what the model can produce. Must not know: requests, prices.
+deviation from what the sweep asked for is on record. Order: the reasoning switch is taken from the card where the sweep
+leaves it open, and respelled as an effort word where the dialect has no switch; the card's rules, in their order; what
+the dialect cannot express is dropped; the output allowance is cut to what the model can produce. Must not know:
+requests, prices.
 """
 
 from collections.abc import Callable
@@ -32,7 +33,8 @@ def adapt(card: ModelCard, decoding: Decoding) -> tuple[Decoding, tuple[Change, 
 
     Adapting the result again returns it unchanged.
     """
-    steps: list[Callable[[Decoding], _Step]] = [lambda now: _respell_thinking(now, card.dialect)]
+    steps: list[Callable[[Decoding], _Step]] = [lambda now: _switch_thinking(now, card.thinking)]
+    steps.append(lambda now: _respell_thinking(now, card.dialect))
     steps += [_applied(rule) for rule in card.rules]
     steps += [lambda now, check=check: check(now, card.dialect) for check in _CAPABILITIES]  # type: ignore[misc]
     steps.append(lambda now: _cut_allowance(now, card.max_output))
@@ -42,6 +44,12 @@ def adapt(card: ModelCard, decoding: Decoding) -> tuple[Decoding, tuple[Change, 
         if change is not None:
             changes.append(change)
     return decoding, tuple(changes)
+
+
+def _switch_thinking(decoding: Decoding, switch: bool | None) -> _Step:
+    if switch is None or decoding.thinking is not None or decoding.effort is not None:
+        return decoding, None
+    return _set(decoding, "thinking", switch, "the model's card says so")
 
 
 def _respell_thinking(decoding: Decoding, dialect: Dialect) -> _Step:

@@ -81,9 +81,10 @@ class HttpProvider:
         mend = KEY_HINT.format(self._key_env) if error.kind is ErrorClass.AUTH and self._key_env else ""
         return ProviderError(
             error.kind,
-            f"{self._name}: {error.message}{mend}",
+            f"{self._name}: {self._endpoint.hide(error.message)}{mend}",
             status=error.status,
             code=error.code,
             retry_after=error.retry_after,
             maybe_billed=error.maybe_billed,
+            hints=error.hints,
         )

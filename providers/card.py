@@ -80,6 +80,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
         price_date, price_source: when and where the price was read; whose it is when it is a relative's.
         context: longest prompt plus output in tokens, or None when unknown.
         max_output: longest output in tokens, or None when unknown.
+        thinking: the reasoning switch where a sweep does not set it; None leaves the model's own default.
         batch: True when the provider's batch API takes this model.
         retired: day (YYYY-MM-DD) on which the provider stops serving it.
         note: what a reader of the catalogue should know.
@@ -101,6 +102,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     context: int | None = None
     max_output: int | None = None
     limits: Limits = Limits()
+    thinking: bool | None = None
     batch: bool = False
     rules: tuple[Rule, ...] = ()
     retired: str = ""

@@ -59,6 +59,7 @@ class _ModelTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     context: int | None = None
     max_output: int | None = None
     limits: Limits = Limits()
+    thinking: bool | None = None
     batch: bool = False
     rules: tuple[Rule, ...] = ()
     retired: str = ""
@@ -144,6 +145,7 @@ def _card(alias: str, table: Table, accounts: Mapping[str, _ProviderTable], wher
         context=entry.context,
         max_output=entry.max_output,
         limits=entry.limits,
+        thinking=entry.thinking,
         batch=entry.batch,
         rules=entry.rules,
         retired=entry.retired,

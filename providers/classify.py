@@ -160,6 +160,7 @@ def classify(table: ErrorTable, status: int, headers: Mapping[str, str], body: b
         code=facts.code,
         retry_after=_wait(kind, facts, headers),
         maybe_billed=status in SUCCESS,
+        hints=rate_hints(headers) if kind is RATE else None,
     )
 
 

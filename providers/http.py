@@ -36,6 +36,8 @@ T = TypeVar("T")
 
 # Takes a piece of a reply; returns False when it has enough.
 Sink = Callable[[bytes], Awaitable[bool]]
+# Hears how many seconds after its request a reply began, and its status.
+Heard = Callable[[float, int], None]
 
 _VERSION: Final = re.compile(r"v\d+(?:alpha|beta)?")
 _BASE_HEADERS: Final = {
@@ -72,6 +74,7 @@ class HttpEndpoint:
         key_header: header that carries the key; `authorization` carries it as a bearer token.
         headers: further headers of every call.
         transport: replaces the network, for tests.
+        heard: is told when a reply begins, for measurements.
     """
 
     def __init__(
@@ -84,8 +87,10 @@ class HttpEndpoint:
         headers: Mapping[str, str] | None = None,
         timeouts: Timeouts | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
+        heard: Heard | None = None,
     ) -> None:
         check_base_url(base_url, where=name)
+        self._heard = heard
         self.name, self._base, self._secret = name, base_url.rstrip("/"), secret
         self._timeouts = timeouts or Timeouts()
         self._headers = _headers(headers or {}, secret, key_header)
@@ -145,6 +150,10 @@ class HttpEndpoint:
             request.headers["range"] = f"bytes={start}-"
         return await map_errors(self._pour(request, sink, start))
 
+    def hide(self, text: str) -> str:
+        """Return the words of an error without pieces of the key, wherever they were found, in an answer too."""
+        return text if self._secret is None else self._secret.mask_fragments(text.encode()).decode()
+
     async def close(self) -> None:
         """Close the connections; safe to call twice."""
         await self._transport.aclose()
@@ -171,7 +180,9 @@ class HttpEndpoint:
 
     async def _call_short(self, transport: PooledTransport, method: str, path: str, content: bytes | None) -> HttpReply:
         async with asyncio.timeout(self._timeouts.total):
+            began = time.perf_counter()
             reply = await transport.send(method, self._address(path), self._plain_headers, content)
+            self._tell(began, reply.status)
             async with reply:
                 length = MOST_BYTES + 1 if reply.content_length is None else reply.content_length
                 whole = length <= MOST_BYTES and "content-encoding" not in reply.headers
@@ -180,11 +191,17 @@ class HttpEndpoint:
 
     async def _call(self, request: httpx.Request) -> HttpReply:
         async with asyncio.timeout(self._timeouts.total):
+            began = time.perf_counter()
             response = await self._transport.handle_async_request(request)
+            self._tell(began, response.status_code)
             try:
                 return self._masked(response.status_code, response.headers.raw, await _bounded(response))
             finally:
                 await response.aclose()
+
+    def _tell(self, began: float, status: int) -> None:
+        if self._heard is not None:
+            self._heard(time.perf_counter() - began, status)
 
     def _request(self, method: str, path: str, content: bytes | None) -> httpx.Request:
         request = httpx.Request(

@@ -16,7 +16,7 @@ from providers import anthropic, gemini, openai
 from providers.adapter import Codec, HttpProvider
 from providers.card import ModelCard
 from providers.dialect import Wire
-from providers.http import HttpEndpoint, Timeouts
+from providers.http import Heard, HttpEndpoint, Timeouts
 from providers.keys import Secret, read_key
 
 
@@ -43,10 +43,12 @@ def build_providers(
     *,
     timeouts: Timeouts | None = None,
     transport: httpx.AsyncBaseTransport | None = None,
+    heard: Heard | None = None,
 ) -> dict[str, Provider]:
     """Return one provider per account named by `cards`, in-process models left out.
 
-    Keys are read from `environ`, normally `os.environ`; `transport` replaces the network, for tests.
+    Keys are read from `environ`, normally `os.environ`; `transport` replaces the network, for tests; `heard` is told
+    when a reply begins.
 
     Raises:
         UserError: keys are missing; all of them are named at once.
@@ -56,7 +58,7 @@ def build_providers(
     return {
         name: HttpProvider(
             name,
-            build_endpoint(group[0], environ, timeouts=timeouts, transport=transport),
+            build_endpoint(group[0], environ, timeouts=timeouts, transport=transport, heard=heard),
             TRANSPORTS[group[0].dialect.wire].codec,
             dialects={card.model: card.dialect for card in group},
             key_env=group[0].key_env,
@@ -71,6 +73,7 @@ def build_endpoint(
     *,
     timeouts: Timeouts | None = None,
     transport: httpx.AsyncBaseTransport | None = None,
+    heard: Heard | None = None,
 ) -> HttpEndpoint:
     """Return the endpoint of the account that `card` belongs to; raises UserError when its key is missing."""
     carried = TRANSPORTS[card.dialect.wire]
@@ -82,6 +85,7 @@ def build_endpoint(
         headers=carried.headers,
         timeouts=timeouts,
         transport=transport,
+        heard=heard,
     )
 
 

@@ -15,8 +15,8 @@ from typing import Final
 from engine.errors import ErrorClass, ProviderError, UserError
 from engine.provider import Reply
 from engine.request import Completion, Request
-from providers.vllm_calls import VllmSettings
 from providers.vllm_engine import InProcessEngine, Outcome
+from providers.vllm_settings import VllmSettings
 from providers.vllm_thread import Build, EngineThread, Ticket, closed_error
 
 __all__ = ["VllmProvider", "VllmSettings"]
@@ -62,6 +62,13 @@ class VllmProvider:
         if completion is None:
             raise closed_error()
         return Reply(completion=completion)
+
+    def withdraw(self) -> None:
+        """Give back what is queued and not begun, when a run stops; what is being computed may finish.
+
+        Whoever waits for such a request gets a `ProviderError` of class rate: it counts as not sent, not as failed.
+        """
+        self._thread.withdraw()
 
     async def close(self) -> None:
         """End the engine and its thread after the step that is being computed; safe to call twice."""

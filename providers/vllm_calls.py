@@ -6,83 +6,19 @@ derived from its key, so that the same request draws the same text again (exactl
 depends on which requests share a batch).
 """
 
-import os
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
 from engine.errors import ErrorClass, ProviderError
 from engine.request import Completion, Decoding, Finish, Request, Usage, request_key
-from providers.smollm import MODEL
 
 SEED_BITS: Final = 63
 THINK_OPEN: Final = "<think>"
 THINK_CLOSE: Final = "</think>"
 FINISH: Final[Mapping[str, Finish]] = {"stop": Finish.STOP, "length": Finish.TRUNCATED, "repetition": Finish.OTHER}
-# Words by which /proc/cpuinfo says so, on x86 (AVX-512, AMX) and ARM.
-NATIVE_BFLOAT16: Final = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
-CPU_SEQUENCES: Final = 64
-GPU_SEQUENCES: Final = 256
-CPU_CACHE_BYTES: Final = 2 << 30
-
-Dtype = Literal["auto", "float32", "bfloat16", "float16"]
-Backend = Literal["guidance", "xgrammar", "outlines", "auto"]
-
-
-class VllmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the local model is loaded and run.
-
-    Attributes:
-        model: a model folder, a hub name, or `smollm2-135m` for the embedded model.
-        name: what requests call this model; `model` by default.
-        dtype: `auto` is bfloat16 where the processor computes with it, float32 on processors that would only emulate
-            it, and the model's own on GPUs. Only float32 makes an answer independent of what is computed beside it.
-        max_model_len: prompt and answer together, in tokens.
-        max_num_seqs: requests that are computed together; 0 is 64 on the CPU, 256 on GPUs.
-        kv_cache_bytes: memory for the attention cache; 0 is 2 GiB on the CPU, vLLM's share of the device on GPUs.
-        tensor_parallel_size: devices that share the model. More than one starts a worker process for each.
-        seed: seeds weights and sampling that no request seed covers.
-        enforce_eager: run without compiling, which costs about a minute at the start and pays on long runs; by default
-            on the CPU only.
-        chunked_prefill: compute long prompts in pieces. Off, since a seeded request whose prompt is cut kills vLLM 0.32
-            on the CPU ("CPU Generator does not use offset"); worth trying on GPUs.
-        load_format: `dummy` gives random weights, for exercises without a model.
-        reasoning_parser: vLLM's name for the model's thinking format (`qwen3`), needed only where a request both thinks
-            and has a schema: the schema then holds after the thinking.
-        structured_backend: what holds answers to their schema.
-        threads: OpenMP threads; the cores this process may use, by default.
-        stall_seconds: without a finished step for so long, waiting requests are told that the engine is stuck.
-        start_seconds: the same for loading the model.
-        close_seconds: how long closing waits for the step that is being computed.
-        restarts: deaths in a row, with nothing answered between them, after which the engine is not built again.
-    """
-
-    model: str = MODEL
-    name: str = ""
-    dtype: Dtype = "auto"
-    max_model_len: int = 2048
-    max_num_seqs: int = 0
-    kv_cache_bytes: int = 0
-    tensor_parallel_size: int = 1
-    seed: int = 0
-    enforce_eager: bool | None = None
-    chunked_prefill: bool = False
-    load_format: str = "auto"
-    quantization: str | None = None
-    reasoning_parser: str = ""
-    structured_backend: Backend = "guidance"
-    threads: int | None = None
-    stall_seconds: float = 300.0
-    start_seconds: float = 1800.0
-    close_seconds: float = 30.0
-    restarts: int = 2
-
-    @property
-    def served_name(self) -> str:
-        """Return what requests call this model."""
-        return self.name or self.model
 
 
 class EngineOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -103,73 +39,6 @@ class EngineOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     opened: bool = False
     model: str = ""
     engine: str = ""
-
-
-def engine_arguments(settings: VllmSettings, folder: str, cpuinfo: str | None) -> dict[str, object]:
-    """Return the arguments of vLLM's `EngineArgs`, schemas apart.
-
-    Args:
-        settings: what is asked for; the rest depends on the device.
-        folder: the model's folder, or its hub name.
-        cpuinfo: how Linux describes the processor, or None on GPUs.
-    """
-    cpu = cpuinfo is not None
-    return {
-        "model": folder,
-        "served_model_name": settings.served_name,
-        "dtype": settings.dtype if cpuinfo is None else cpu_dtype(settings, cpuinfo),
-        "max_model_len": settings.max_model_len,
-        "max_num_seqs": settings.max_num_seqs or (CPU_SEQUENCES if cpu else GPU_SEQUENCES),
-        "kv_cache_memory_bytes": settings.kv_cache_bytes or (CPU_CACHE_BYTES if cpu else None),
-        "tensor_parallel_size": settings.tensor_parallel_size,
-        "distributed_executor_backend": "uni" if settings.tensor_parallel_size == 1 else "mp",
-        "seed": settings.seed,
-        "enforce_eager": cpu if settings.enforce_eager is None else settings.enforce_eager,
-        "load_format": settings.load_format,
-        "quantization": settings.quantization,
-        "enable_prefix_caching": True,
-        "enable_chunked_prefill": settings.chunked_prefill,
-        "disable_log_stats": True,
-        "use_tqdm_on_load": False,
-    }
-
-
-def cpu_dtype(settings: VllmSettings, cpuinfo: str) -> str:
-    """Return the number format to compute in on the processor that Linux describes as `cpuinfo`."""
-    if settings.dtype != "auto":
-        return settings.dtype
-    return "bfloat16" if NATIVE_BFLOAT16 & set(cpuinfo.split()) else "float32"
-
-
-def structured_options(settings: VllmSettings) -> dict[str, object]:
-    """Return the arguments of vLLM's `StructuredOutputsConfig`.
-
-    White space between JSON's parts is ruled out: a weak model writes it without end.
-    """
-    options: dict[str, object] = {"backend": settings.structured_backend, "disable_any_whitespace": True}
-    return options | {"reasoning_parser": settings.reasoning_parser} if settings.reasoning_parser else options
-
-
-def environment(settings: VllmSettings, *, local: bool) -> dict[str, str]:
-    """Return the variables that vLLM reads: no child process, quiet, no reports home, offline for a local folder."""
-    values = {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_LOGGING_LEVEL": "ERROR",
-        "VLLM_LOGGING_STREAM": "ext://sys.stderr",
-        "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1",
-        "TORCH_CPP_LOG_LEVEL": "ERROR",
-        "TOKENIZERS_PARALLELISM": "false",
-        "OMP_NUM_THREADS": str(settings.threads or usable_cores()),
-        # By default threads spin so long at every barrier that one busy neighbour on the machine halves the speed.
-        "GOMP_SPINCOUNT": "3000",
-    }
-    return values | {"HF_HUB_OFFLINE": "1"} if local else values
-
-
-def usable_cores() -> int:
-    """Return how many cores this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def prompt_messages(request: Request) -> list[dict[str, str]]:

@@ -1,9 +1,7 @@
-"""vLLM's v1 engine, in this process: the only module that touches vLLM, and it is for one thread only.
+"""vLLM's v1 engine, in this process, for one thread only: the thread that builds must be the thread that steps.
 
-vLLM is imported when the engine is built, not before: importing takes seconds, and OpenMP and torch keep state per
-thread, so the thread that builds must be the thread that steps. No process is started (except one worker per device
-with tensor parallelism), nothing is written to standard output, and what building changes in the process around it
-(warning filters, random state, loader variables) is put back.
+No process is started (except one worker per device with tensor parallelism), nothing is written to standard output, and
+what building changes in the process around it (warning filters, random state, loader variables) is put back.
 """
 
 import logging
@@ -13,38 +11,36 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-import msgspec
 import numpy as np
 
 from engine.errors import ErrorClass, ProviderError, UserError
 from engine.request import Completion, Request
-from providers import smollm
 from providers.vllm_calls import (
     THINK_CLOSE,
     THINK_OPEN,
     EngineOutput,
-    VllmSettings,
     completion_of,
-    engine_arguments,
-    environment,
     prompt_messages,
     sampling_fields,
     schema_object,
     split_thinking,
-    structured_options,
     template_options,
 )
+from providers.vllm_load import INSTALL, first_line, import_vllm, load_engine, model_place, shut_down
+from providers.vllm_settings import VllmSettings, environment
 
-INSTALL: Final = 'pip install "miragebench[local-cpu]" (or [local-gpu]), or run `make setup`'
-REASON_CHARACTERS: Final = 300
 LOADER_VARIABLES: Final = ("LD_PRELOAD", "LD_LIBRARY_PATH")
 # vLLM keeps the current batch and its device groups in module globals: two engines in one process corrupt each other.
 ONE_PER_PROCESS: Final = threading.Lock()
+# What vLLM calls the part of a request that makes a prompt too long.
+_PROMPT_PARAMETERS: Final = frozenset({"input_tokens", "input_text"})
+
+logger = logging.getLogger(__name__)
 
 Outcome = Completion | Exception
 
@@ -65,6 +61,10 @@ class LocalEngine(Protocol):
         """Forget requests."""
         ...
 
+    def unstarted(self) -> list[int]:
+        """Return the requests that it holds and has not computed a token of."""
+        ...
+
     def step(self) -> list[tuple[int, Outcome]]:
         """Compute a little; return what is finished."""
         ...
@@ -79,25 +79,29 @@ class InProcessEngine:
 
     Attributes:
         capacity: how many requests it computes together.
+        length: how many tokens a prompt and its answer may have together.
     """
 
     def __init__(self, settings: VllmSettings) -> None:
         if find_spec("vllm") is None:
             raise UserError("vLLM is not installed", where=sys.prefix, mend=INSTALL)
-        model = _model_place(settings.model)
+        model = model_place(settings.model)
         if not ONE_PER_PROCESS.acquire(blocking=False):
             raise UserError("this process runs a local model already", where=settings.model, mend="close it first")
         try:
             for name, value in environment(settings, local=Path(model).is_dir()).items():
                 os.environ.setdefault(name, value)
             with _surroundings_kept():
-                self._vllm = _import_vllm()
-                self._engine = _build(self._vllm, settings, model)
+                self._vllm = import_vllm()
+                self._engine = load_engine(self._vllm, settings, model)
         except BaseException:
             ONE_PER_PROCESS.release()
             raise
         config = self._engine.model_config
         self.capacity: int = self._engine.vllm_config.scheduler_config.max_num_seqs
+        self.length: int = config.max_model_len
+        if self.length < settings.longest_request:
+            logger.warning("%s", _short_of(settings, self.length))
         self._name = settings.served_name
         self._label = f"vllm {self._vllm.version} {str(config.dtype).removeprefix('torch.')}"
         self._defaults: dict[str, float] = config.get_diff_sampling_param()
@@ -116,7 +120,7 @@ class InProcessEngine:
             self._engine.add_request(str(number), prompt, self._sampling(request))
         except self._vllm.refusals as error:
             self.abort([number])
-            reason = first_line(error) or type(error).__name__
+            reason = self._refusal(error)
             raise ProviderError(ErrorClass.BAD_REQUEST, reason, code=type(error).__name__) from error
         opened = str(prompt.get("prompt") or "").rstrip().endswith(THINK_OPEN)
         self._thinking[number] = (request.decoding.thinking, opened)
@@ -126,6 +130,11 @@ class InProcessEngine:
         for number in numbers:
             self._thinking.pop(number, None)
         self._engine.abort_request([str(number) for number in numbers])
+
+    def unstarted(self) -> list[int]:
+        """Return the requests that vLLM has queued and not computed a token of."""
+        scheduler = self._engine.engine_core.engine_core.scheduler
+        return [int(name.partition("-")[0]) for name, each in scheduler.requests.items() if not each.num_output_tokens]
 
     def step(self) -> list[tuple[int, Outcome]]:
         """Compute one token for every request that is being worked on; return those that are finished."""
@@ -137,12 +146,7 @@ class InProcessEngine:
         if engine is None:
             return
         try:
-            structured = engine.engine_core.engine_core.structured_output_manager
-            for pool in ("executor", "executor_for_fillmask"):
-                if hasattr(structured, pool):
-                    getattr(structured, pool).shutdown()
-            engine.renderer.shutdown()
-            engine.engine_core.shutdown()
+            shut_down(engine)
         finally:
             ONE_PER_PROCESS.release()
 
@@ -194,107 +198,18 @@ class InProcessEngine:
             return tokens.index(self._close_token) + 1
         return len(self._tokenizer.encode(thought, add_special_tokens=False)) if text else len(tokens)
 
-
-def reason_of(error: BaseException) -> str:
-    """Return one short line about an `error` that nobody expected: its type and what it says."""
-    return ": ".join(filter(None, (type(error).__name__, first_line(error))))
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of what `error` says, shortened; empty when it says nothing."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")[:REASON_CHARACTERS]
+    def _refusal(self, error: Exception) -> str:
+        if getattr(error, "parameter", None) in _PROMPT_PARAMETERS or "maximum model length" in str(error):
+            most = f"more than the {self.length} tokens that prompt and answer may have together"
+            return f"the prompt is too long for {self._name}: {most}; [local] max_model_len can raise them"
+        return first_line(error) or type(error).__name__
 
 
-class _Vllm(msgspec.Struct, frozen=True, kw_only=True):
-    """What is used of vLLM, once it is imported; `refusals` are its errors that concern one request alone."""
-
-    version: str
-    EngineArgs: Any
-    LLMEngine: Any
-    SamplingParams: Any
-    StructuredOutputsParams: Any
-    StructuredOutputsConfig: Any
-    RequestOutputKind: Any
-    ChatParams: Any
-    ModelRegistry: Any
-    platform: Any
-    refusals: tuple[type[Exception], ...]
-
-
-def _import_vllm() -> _Vllm:
-    # It warns that triton is missing, which the CPU does not need.
-    logging.getLogger("torch._library.triton").setLevel(logging.ERROR)
-    try:
-        smollm.silence_progress()
-        import jinja2  # noqa: PLC0415 - these imports take seconds and belong to the engine's thread
-        import vllm  # noqa: PLC0415
-        from vllm.config import StructuredOutputsConfig  # noqa: PLC0415
-        from vllm.exceptions import VLLMClientError  # noqa: PLC0415
-        from vllm.platforms import current_platform  # noqa: PLC0415
-        from vllm.renderers.params import ChatParams  # noqa: PLC0415
-        from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams  # noqa: PLC0415
-
-        return _Vllm(
-            version=vllm.__version__,
-            EngineArgs=vllm.EngineArgs,
-            LLMEngine=vllm.LLMEngine,
-            SamplingParams=SamplingParams,
-            StructuredOutputsParams=StructuredOutputsParams,
-            StructuredOutputsConfig=StructuredOutputsConfig,
-            RequestOutputKind=RequestOutputKind,
-            ChatParams=ChatParams,
-            ModelRegistry=vllm.ModelRegistry,
-            platform=current_platform,
-            refusals=(ValueError, TypeError, LookupError, VLLMClientError, jinja2.TemplateError),
-        )
-    except (ImportError, RuntimeError, AttributeError, OSError) as error:
-        raise UserError(f"vLLM cannot be imported: {reason_of(error)}", where=sys.prefix, mend=INSTALL) from error
-
-
-def _build(vllm: _Vllm, settings: VllmSettings, model: str) -> Any:
-    cpu = vllm.platform.is_cpu()
-    arguments = engine_arguments(settings, model, _cpuinfo() if cpu else None)
-    arguments["structured_outputs_config"] = vllm.StructuredOutputsConfig(**structured_options(settings))
-    try:
-        if cpu:
-            _import_model_class(vllm, Path(model))
-        return vllm.LLMEngine.from_engine_args(vllm.EngineArgs(**arguments))
-    except Exception as error:
-        raise UserError(
-            f"the local model could not be loaded: {reason_of(error)}",
-            where=model,
-            mend="check the model, the memory that is free (kv_cache_bytes) and max_model_len",
-        ) from error
-
-
-def _import_model_class(vllm: _Vllm, folder: Path) -> None:
-    """Import the model's class here, since vLLM would start a process to look at it (to keep CUDA out of this one)."""
-    with suppress(OSError, msgspec.DecodeError, AttributeError, ImportError):
-        config = msgspec.json.decode((folder / "config.json").read_bytes(), type=dict[str, object])
-        names = config.get("architectures")
-        for name in names if isinstance(names, list) else []:
-            if known := vllm.ModelRegistry.models.get(name):
-                vllm.ModelRegistry.register_model(name, known.load_model_cls())
-
-
-def _cpuinfo() -> str:
-    with suppress(OSError):
-        return Path("/proc/cpuinfo").read_text()
-    return ""
-
-
-def _model_place(model: str) -> str:
-    """Return the folder of `model`, or its hub name as it is.
-
-    Raises:
-        UserError: it reads as a folder, but there is none; or the embedded model cannot be prepared.
-    """
-    if model == smollm.MODEL:
-        return str(smollm.model_folder())
-    folder = Path(model).expanduser()
-    if not folder.is_dir() and model.startswith((".", "/", "~")):
-        raise UserError("no such model folder", where=model, mend=f"name a model folder, a hub name or {smollm.MODEL}")
-    return str(folder) if folder.is_dir() else model
+def _short_of(settings: VllmSettings, length: int) -> str:
+    return (
+        f"{settings.served_name} takes {length} tokens of prompt and answer together, the longest request of this run"
+        f" may need {settings.longest_request}: longer answers are cut, longer prompts refused"
+    )
 
 
 @contextmanager

@@ -23,8 +23,10 @@ from typing import Final
 
 from engine.errors import ErrorClass, ProviderError, UserError
 from engine.request import Completion, Request
-from providers.vllm_calls import PrefixQueue, VllmSettings, prompt_order
-from providers.vllm_engine import LocalEngine, Outcome, reason_of
+from providers.vllm_calls import PrefixQueue, prompt_order
+from providers.vllm_engine import LocalEngine, Outcome
+from providers.vllm_load import reason_of
+from providers.vllm_settings import VllmSettings
 
 logger = logging.getLogger(__name__)
 
@@ -96,6 +98,10 @@ class EngineThread:
         """Forget a request, wherever it is."""
         self._orders.put(partial(self._drop, number))
 
+    def withdraw(self) -> None:
+        """Give back, unanswered, every request that has not begun to be computed; those that have go on."""
+        self._orders.put(self._withdraw)
+
     def halt(self) -> bool:
         """Ask the thread to end after the step it computes; return whether it has anything to end."""
         atexit.unregister(self.end)
@@ -158,6 +164,20 @@ class EngineThread:
                     self._engine.abort([number])
                 except Exception as error:  # noqa: BLE001 - whatever it is, this engine is not to be trusted any more
                     self._bury(error)
+
+    def _withdraw(self) -> None:
+        begun = self._inside - self._unstarted()
+        for number, ticket in list(self._tickets.items()):
+            if number not in begun and number in self._tickets:
+                self._drop(number)
+                self._results.append((ticket, withdrawn_error()))
+
+    def _unstarted(self) -> set[int]:
+        try:
+            return set(self._engine.unstarted()) if self._engine else set()
+        except Exception as error:  # noqa: BLE001 - then all that is inside goes on, which is slower and not wrong
+            logger.warning("the local engine does not say what it has begun: %s", reason_of(error))
+            return set()
 
     def _stop(self) -> None:
         self._halting = True
@@ -271,6 +291,11 @@ class EngineThread:
 def closed_error() -> ProviderError:
     """Return what a request learns that comes to a closed engine."""
     return ProviderError(ErrorClass.TRANSIENT, "the local engine was closed before it answered", code="engine_closed")
+
+
+def withdrawn_error() -> ProviderError:
+    """Return what a request learns that is given back before it was begun: it may be tried again, nothing failed."""
+    return ProviderError(ErrorClass.RATE, "not begun: the run was stopped", code="withdrawn")
 
 
 def _hand_over(batch: list[tuple[asyncio.Future[Outcome | None], Outcome | None]]) -> None:

@@ -29,6 +29,7 @@ from engine.telling import Telling
 
 LOOK_EVERY: Final = 0.25
 DOWNLOAD_PAUSE: Final = 5.0
+LONGEST_PAUSE: Final = 900.0
 _ALL: Final = 1 << 30
 
 
@@ -132,6 +133,22 @@ class Conductor:
             self.drain()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
+    async def harvest(self) -> None:
+        """Look once at every batch at its provider and read those that have ended; nothing is formed or submitted.
+
+        A batch that may have been created is looked for once, too. What is not over yet stays for the next run.
+
+        Raises:
+            Exception: a defect in a batch's task; the others have been left where they stand.
+        """
+        self._draining.set()
+        for batch in await self._store.live():
+            if batch.stage not in (Stage.READY, Stage.UPLOADED):
+                self._start(batch)
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        if self._error is not None:
+            raise self._error
+
     async def _resume(self) -> None:
         live = await self._store.live()
         for batch in live:
@@ -227,7 +244,7 @@ class Conductor:
         """See one batch through to its end, or to the end of the run."""
         try:
             while not await self._undisturbed(self._carry_on(batch, lane)):
-                await self._wait(DOWNLOAD_PAUSE)
+                await self._wait(min(DOWNLOAD_PAUSE, self._policy.first_poll))
                 batch = await self._store.one(batch.id)
         except _Drained:
             return
@@ -276,7 +293,7 @@ class Conductor:
 
     async def _harvest(self, batch: Batch, lane: BatchLane) -> None:
         """Read every results file; wait for rows that are missing, and then say that their outcome is not known."""
-        found, started = Harvest(), self._clock.now()
+        found, started, pause = Harvest(), self._clock.now(), min(DOWNLOAD_PAUSE, self._policy.first_poll)
         while True:
             found = found.plus(await self._harvested(batch, lane))
             missing = await self._store.open_numbers(batch, -1, 1)
@@ -285,7 +302,8 @@ class Conductor:
             if self._clock.now() - started >= self._policy.results_patience or self._final(batch):
                 found = found.plus(await self._settler.close(batch, _absent(batch)))
                 break
-            await self._wait(min(DOWNLOAD_PAUSE, self._policy.results_patience))
+            await self._wait(min(pause, self._policy.results_patience))
+            pause = min(LONGEST_PAUSE, 2 * pause)
             batch = await self._refreshed(batch)
         self._tell_harvest(batch, found)
         if found.stop:
@@ -404,7 +422,9 @@ class _Drained(Exception):
 def _absent(batch: Batch) -> ProviderError | Unpaid:
     """Return the outcome of requests that have no row."""
     if batch.remote is not None and batch.remote.unpaid_rest:
-        return Unpaid.CANCELLED if batch.cancelled else Unpaid.EXPIRED
+        # Somebody else may have ordered it: a person, at the provider's own site.
+        cancelled = batch.cancelled or "cancel" in batch.remote.status.lower()
+        return Unpaid.CANCELLED if cancelled else Unpaid.EXPIRED
     text = "the batch ended without a row for this request: it may have run and been billed"
     return ProviderError(ErrorClass.TRANSIENT, text, code="no_row", maybe_billed=True)
 

@@ -11,6 +11,7 @@ from engine.batch.policy import BatchPolicy
 from engine.batching import BatchLimits
 
 FIRST_WAIT: Final = 30.0
+WAIT_POLLS: Final = 6
 LONGEST_WAIT: Final = 900.0
 # Waiting prompts are counted by their bytes; their lines are somewhat longer. Full means nearly full.
 NEARLY: Final = 0.9
@@ -81,7 +82,8 @@ class BatchLane:
 
     def queue_full(self, now: float) -> float:
         """Note that the provider's queue was full; return when to try again, unless a batch of ours ends before."""
-        self._wait = min(LONGEST_WAIT, max(FIRST_WAIT, self._wait * 2))
+        first = min(FIRST_WAIT, WAIT_POLLS * self.policy.first_poll)
+        self._wait = min(LONGEST_WAIT, max(first, self._wait * 2))
         self._not_before = now + self._wait
         return self._not_before
 

@@ -27,6 +27,8 @@ LONGEST_PAUSE: Final = 300.0
 REFUSALS_MOST: Final = 2
 TOO_LARGE: Final = 413
 TROUBLES_MOST: Final = 12
+# Beside the time that a list may lag, so many looks at it: after a restart the time may have passed unseen.
+LEAST_LOOKS: Final = 4
 # A look at a batch comes after this share of its age: late enough to be cheap, early enough not to matter.
 POLL_SHARE: Final = 0.05
 
@@ -95,7 +97,7 @@ class Submission:
 
     async def _submit(self) -> Dropped | None:
         refusals = 0
-        pause = FIRST_PAUSE
+        pause = min(FIRST_PAUSE, self._policy.first_poll)
         for _ in range(TROUBLES_MOST):
             try:
                 if self.batch.stage is Stage.READY and not await self._upload():
@@ -169,21 +171,26 @@ class Submission:
     # ----- in doubt
 
     async def _resolve(self) -> Dropped | None:
-        """Ask the provider's list until it shows the batch, or has had time enough to."""
+        """Ask the provider's list until it shows the batch, or has had time enough to.
+
+        The time counts from here: how long the create call was on its way, or when a killed run sent it, is not known.
+        """
         if self.batch.stage is Stage.CREATING:
             await self._advance(Step.DOUBT)
         batch = self.batch
         said = f"batch {batch.id}: the answer to its creation was lost; looking for it at {batch.provider}"
         self._tell.notify("batch_in_doubt", Level.WARNING, said, batch=batch.id)
-        pause = min(self._policy.first_poll, self._policy.grace)
+        pause, looks = min(self._policy.first_poll, self._policy.grace), 0
+        until = self._clock.now() + self._policy.grace
         while True:
             found = await self._list()
             if found is not None:
+                looks += 1
                 proved = [remote for remote in found if remote.marker == batch.marker]
                 if proved:
                     await self._adopt(proved)
                     return None
-                if not found and self._clock.wall_ms() >= batch.created_ms + self._policy.grace * 1000:
+                if not found and self._clock.now() >= until and looks >= LEAST_LOOKS:
                     return Dropped("it was never created")
             await self._wait(pause)
             pause = min(self._policy.longest_poll, pause * 2)

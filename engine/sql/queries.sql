@@ -113,6 +113,10 @@ SELECT c.id, c.stage, c.coords, d.text, d.thinking, d.finish, d.finish_raw, d.mo
 FROM cell c JOIN completion d ON d.request_id = c.request_id
 WHERE c.sweep_id = :sweep_id AND c.joined = 1 AND c.reading_status IS NULL AND c.id > :after ORDER BY c.id LIMIT :most;
 
+-- sent_lately --
+SELECT max(a.sent_ms), count(*) FROM attempt a JOIN request r ON r.id = a.request_id
+WHERE r.lane = :lane AND a.sent_ms > :after_ms GROUP BY a.sent_ms / 60000 ORDER BY 1;
+
 -- waiting --
 SELECT lane, count(*) FROM request WHERE sweep_id = :sweep_id AND state = 'planned' AND owner IS NULL GROUP BY lane;
 

@@ -42,6 +42,7 @@ COMMANDS = [
     "run",
     "plan",
     "status",
+    "batches",
     "watch",
     "analyze",
     "inspect",
@@ -78,7 +79,7 @@ def test_every_outcome_has_its_own_exit_code() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        pytest.param("name = 1", "expected `str`", id="wrong type"),
+        pytest.param("name = 1", "must be a text", id="wrong type"),
         pytest.param(HOSTED.replace("gpt-4o-mini", "gpt-4o-mimi"), "gpt-4o-mini", id="unknown model"),
         pytest.param(HOSTED, "OPENAI_API_KEY", id="missing key"),
         pytest.param(HOSTED + '[limits."gpt-5.5"]\nconcurrency = 1\n', "gpt-5.5", id="limit of another model"),

@@ -1,10 +1,12 @@
 """The sweep file: what it accepts, and how it answers mistakes."""
 
+import os
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
+from bench.run import prepare, routes
 from bench.sweepfile import BatchTable, StageOrAll, batch_policy, caps, load_generation, load_sweep
 from engine.batch.policy import BatchPolicy
 from engine.errors import UserError
@@ -38,7 +40,9 @@ def test_the_store_is_named_after_the_sweep(tmp_path: Path) -> None:
     ("text", "what", "line"),
     [
         pytest.param(MINIMAL + "modls = 1\n", "did you mean `model", 4, id="misspelled field"),
-        pytest.param(MINIMAL + 'samples = "three"\n', "samples: expected `int`", 4, id="wrong type"),
+        pytest.param(
+            MINIMAL + 'samples = "three"\n', "samples: must be a whole number, not a text", 4, id="wrong type"
+        ),
         pytest.param(MINIMAL + "samples = 0\n", "samples", 4, id="out of range"),
         pytest.param('name = "a b"\nmodels = ["x"]\n', "name", 1, id="name with a space"),
         pytest.param(MINIMAL + "\n[budget]\nusd = []\n", "budget.usd", 6, id="in a table"),
@@ -46,19 +50,24 @@ def test_the_store_is_named_after_the_sweep(tmp_path: Path) -> None:
             MINIMAL + '\n[budget.model."gpt-5.5"]\ndollars = 3\n', "knows no `dollars`", 6, id="in a sub-table"
         ),
         pytest.param(MINIMAL + 'stages = ["probes"]\n', "stages", 4, id="unknown stage"),
-        pytest.param(MINIMAL + 'mode = "batches"\n', "mode: invalid enum value 'batches'", 4, id="unknown mode"),
         pytest.param(
-            MINIMAL + '[modes.stage]\njudges = "batch"\n', "invalid enum value 'judges'", 4, id="mode of no stage"
+            MINIMAL + 'mode = "batches"\n', "mode: `batches` is not one of auto, batch, stream", 4, id="unknown mode"
+        ),
+        pytest.param(
+            MINIMAL + '[modes.stage]\njudges = "batch"\n',
+            "modes.stage: `judges` is not one of probe",
+            4,
+            id="mode of no stage",
         ),
         pytest.param(MINIMAL + '[modes]\njudge = "batch"\n', "write [modes.stage]", 5, id="mode without its table"),
-        pytest.param(MINIMAL + '[modes.model]\n"gpt-5.5" = 3\n', "modes.model: expected", 4, id="mode of a number"),
+        pytest.param(MINIMAL + '[modes.model]\n"gpt-5.5" = 3\n', "modes.model: must be", 4, id="mode of a number"),
         pytest.param(
             MINIMAL + "[batch]\ndeadline = 3\n", "did you mean `deadline_hours`", 5, id="no such field of batches"
         ),
         pytest.param(MINIMAL + "[batch]\ndeadline_hours = 0\n", "batch.deadline_hours", 5, id="no time at all"),
         pytest.param(MINIMAL + "[batch]\ndeadline_hours = inf\n", "batch.deadline_hours", 5, id="time without end"),
         pytest.param(MINIMAL + "[batch]\npoll_seconds = nan\n", "batch.poll_seconds", 5, id="not a time"),
-        pytest.param('models = ["x"]\n', "missing required field `name`", None, id="no name"),
+        pytest.param('models = ["x"]\n', "`name` is missing", None, id="no name"),
     ],
 )
 def test_a_mistake_is_one_line_with_its_place_and_mend(tmp_path: Path, text: str, what: str, line: int | None) -> None:
@@ -178,3 +187,34 @@ def test_the_readme_explains_every_word_on_batches(tmp_path: Path) -> None:
     sweep = load_sweep(written(tmp_path, MINIMAL + example)).sweep
     assert sweep.modes.model == {"gpt-5.5": "stream", "claude-opus-4-6": {"all": "batch", "accum": "stream"}}
     assert [field for field in BatchTable.__struct_fields__ if f"`{field}`" not in text] == []
+
+
+def test_a_pipe_is_refused_and_does_not_hang(tmp_path: Path) -> None:
+    """Nobody may ever write into it."""
+    pipe = tmp_path / "sweep.toml"
+    os.mkfifo(pipe)
+    with pytest.raises(UserError, match="no file that can be read again"):
+        load_sweep(pipe)
+
+
+@pytest.mark.parametrize(
+    ("tables", "shares"),
+    [
+        ("", (1.0, 1.0)),
+        ("share = 0.5\n", (0.5, 0.5)),
+        ('share = 0.5\n[limits."gpt-5.5"]\nshare = 0.25\n', (0.25, 0.5)),
+    ],
+    ids=["all of it", "of everything", "of one model"],
+)
+def test_a_share_of_the_limits_is_for_runs_beside_each_other(
+    tmp_path: Path, tables: str, shares: tuple[float, float]
+) -> None:
+    """One number for all models, another one for those that need it."""
+    found = routes(prepare(load_sweep(written(tmp_path, MINIMAL + tables))))
+    assert tuple(found[alias].limits.share for alias in ("gpt-5.5", "claude-opus-4-7")) == shares
+
+
+def test_a_share_is_a_part(tmp_path: Path) -> None:
+    """More than all there is not."""
+    with pytest.raises(UserError, match="share: must be at most 1"):
+        load_sweep(written(tmp_path, MINIMAL + "share = 2\n"))

@@ -4,7 +4,7 @@ import pytest
 
 from engine.lane import WINDOW, Lane
 from engine.ledger import Amount, Budget, Scope
-from engine.limits import RateLimits
+from engine.limits import PACE, RateLimits
 from engine.provider import RateHints
 from engine.request import Usage
 from engine.testing import make_leased, make_ticket
@@ -60,7 +60,7 @@ def test_second_request_waits_for_its_limit() -> None:
     assert admit_next(lane, 0.0)
     ticket = lane.head(0.0)
     assert ticket is not None
-    assert lane.ready_at(ticket, 0.25) == pytest.approx(1.0)
+    assert lane.ready_at(ticket, 0.25) == pytest.approx(1.0 / PACE)
 
 
 def test_a_postponed_request_comes_back_into_line_at_its_time() -> None:
@@ -160,7 +160,7 @@ def test_a_withdrawn_call_gives_its_place_and_its_share_of_the_limits_back() -> 
         pytest.param(RateHints(input_tokens_limit=60), id="input tokens"),
         pytest.param(RateHints(output_tokens_limit=60), id="output tokens"),
         pytest.param(RateHints(tokens_limit=60), id="tokens"),
-        pytest.param(RateHints(requests_limit=60_000, requests_remaining=0), id="nothing remains"),
+        pytest.param(RateHints(requests_limit=120, requests_remaining=0), id="nothing remains"),
     ],
 )
 def test_a_lane_learns_from_the_headers_of_every_answer(hints: RateHints) -> None:
@@ -196,3 +196,25 @@ def test_a_snapshot_counts_what_the_lane_holds() -> None:
     shot = lane.snapshot()
     assert (shot.queued, shot.in_flight, shot.sent, shot.throttled, shot.paused_until) == (3, 0, 1, 1, 2.0)
     assert Amount(5, 100) in [ticket.worst for ticket in lane.withheld_heads()]
+
+
+def test_a_lane_learns_from_the_headers_of_a_refusal() -> None:
+    """It says best of all how much is allowed."""
+    lane = make_lane(RateLimits(concurrency=64))
+    fill(lane, 3)
+    assert admit_next(lane, 0.0)
+    lane.throttle(0.0, 0.0, RateHints(requests_limit=60, requests_remaining=0))
+    ticket = lane.head(0.0)
+    assert ticket is not None
+    assert lane.ready_at(ticket, 0.0) == pytest.approx(1.0)
+
+
+def test_a_lane_remembers_the_calls_of_earlier_runs_for_the_day() -> None:
+    """They come back a day after they were sent."""
+    lane = make_lane(RateLimits(requests_per_day=2))
+    lane.remember_day([(80_000.0, 1), (10.0, 1)], 0.0)
+    fill(lane, 1)
+    ticket = lane.head(0.0)
+    assert ticket is not None
+    assert lane.counts_days
+    assert lane.ready_at(ticket, 0.0) == 6_400.0

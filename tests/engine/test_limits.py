@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.limits import DAY, SLICE, Buckets, Cost, DayWindow, RateLimits, TokenBucket
+from engine.limits import DAY, PACE, SLICE, Buckets, Cost, DayWindow, RateLimits, TokenBucket
 
 ONE = Cost(input_tokens=100, output_tokens=50)
 costs = st.integers(1, 500)
@@ -153,17 +153,17 @@ def test_a_call_that_never_left_does_not_count_for_the_day() -> None:
 @pytest.mark.parametrize(
     ("limits", "burst"),
     [
-        pytest.param(RateLimits(requests=600), 10, id="requests"),
-        pytest.param(RateLimits(input_tokens=60_000), 10, id="input tokens"),
-        pytest.param(RateLimits(output_tokens=30_000), 10, id="output tokens"),
-        pytest.param(RateLimits(tokens=90_000), 10, id="tokens of both directions"),
+        pytest.param(RateLimits(requests=600), 8, id="requests"),
+        pytest.param(RateLimits(input_tokens=60_000), 8, id="input tokens"),
+        pytest.param(RateLimits(output_tokens=30_000), 8, id="output tokens"),
+        pytest.param(RateLimits(tokens=90_000), 8, id="tokens of both directions"),
         pytest.param(RateLimits(requests=600, input_tokens=6_000), 1, id="the tightest counts"),
         pytest.param(RateLimits(requests=1), 1, id="at least one call goes at once"),
         pytest.param(RateLimits(requests=6_000, requests_per_day=7), 7, id="requests a day"),
     ],
 )
 def test_each_dimension_limits_the_calls_of_a_second(limits: RateLimits, burst: int) -> None:
-    """A second's share of the minute goes at once, then each call waits."""
+    """Less than a second's share of the minute goes at once, then each call waits."""
     buckets = Buckets(limits, 0.0)
     for _ in range(burst):
         assert buckets.ready_at(ONE, 0.0) == 0.0
@@ -201,10 +201,10 @@ def test_a_call_that_never_left_is_given_back_in_every_dimension(limits: RateLim
 )
 def test_an_estimate_is_replaced_by_what_was_used(limits: RateLimits, seconds: float) -> None:
     """100 tokens each way were expected, 10 and 150 came; each direction is corrected for itself."""
-    buckets = Buckets(limits, 0.0)
+    buckets = Buckets(limits, 0.0, burst_seconds=1.0)
     buckets.take(Cost(input_tokens=100, output_tokens=100), 0.0)
     buckets.correct(Cost(input_tokens=100, output_tokens=100), Cost(input_tokens=10, output_tokens=150), 0.0)
-    assert buckets.ready_at(Cost(input_tokens=100, output_tokens=50), 0.0) == pytest.approx(seconds)
+    assert buckets.ready_at(Cost(input_tokens=100, output_tokens=50), 0.0) == pytest.approx(seconds / PACE)
 
 
 def test_an_announced_limit_fills_a_gap() -> None:
@@ -212,7 +212,7 @@ def test_an_announced_limit_fills_a_gap() -> None:
     buckets = Buckets(RateLimits(), 0.0)
     buckets.learn("requests", 60, 0.0)
     buckets.take(ONE, 0.0)
-    assert buckets.ready_at(ONE, 0.0) == pytest.approx(1.0)
+    assert buckets.ready_at(ONE, 0.0) == pytest.approx(1.0 / PACE)
 
 
 @pytest.mark.parametrize(("announced", "seconds"), [(30, 2.0), (6_000, 1.0)], ids=["lower", "higher"])
@@ -221,7 +221,7 @@ def test_an_announced_limit_may_lower_a_given_one_but_never_raise_it(announced: 
     buckets = Buckets(RateLimits(requests=60), 0.0)
     buckets.learn("requests", announced, 0.0)
     buckets.take(ONE, 0.0)
-    assert buckets.ready_at(ONE, 0.0) == pytest.approx(seconds)
+    assert buckets.ready_at(ONE, 0.0) == pytest.approx(seconds / PACE)
 
 
 def test_a_lowered_limit_rises_again_with_the_announcement() -> None:
@@ -230,7 +230,7 @@ def test_a_lowered_limit_rises_again_with_the_announcement() -> None:
     buckets.learn("requests", 6, 0.0)
     buckets.learn("requests", 600, 0.0)
     buckets.take(ONE, 0.0)
-    assert buckets.ready_at(ONE, 0.0) == pytest.approx(1.0)
+    assert buckets.ready_at(ONE, 0.0) == pytest.approx(1.0 / PACE)
 
 
 def test_a_remaining_allowance_below_ours_is_believed() -> None:
@@ -238,7 +238,30 @@ def test_a_remaining_allowance_below_ours_is_believed() -> None:
     buckets = Buckets(RateLimits(requests=600), 0.0)
     buckets.lower_to("requests", 0, 0.0)
     buckets.lower_to("unheard-of", 0, 0.0)
-    assert buckets.ready_at(ONE, 0.0) == pytest.approx(0.1)
+    buckets.take(ONE, 0.0)  # what is announced is rounded down to whole requests
+    assert buckets.ready_at(ONE, 0.0) == pytest.approx(0.1 / PACE)
+
+
+def test_announced_tokens_may_be_rounded_to_thousands() -> None:
+    """A lane of 480,000 tokens a minute does not stop for what is left of a thousand."""
+    buckets = Buckets(RateLimits(tokens=480_000), 0.0)
+    buckets.lower_to("tokens", 0, 0.0)
+    assert buckets.ready_at(Cost(input_tokens=500, output_tokens=500), 0.0) == 0.0
+    assert buckets.ready_at(Cost(input_tokens=1_000, output_tokens=500), 0.0) > 0.0
+
+
+@given(st.integers(600, 60_000), st.lists(st.floats(0, 0.15), min_size=30, max_size=30))
+def test_calls_that_arrive_unevenly_pass_a_provider_that_counts_seconds(limit: int, late: list[float]) -> None:
+    """Each up to 0.15 s late, or not: none is one too many."""
+    ours, now, arrivals = Buckets(RateLimits(requests=limit), 0.0), 0.0, []
+    theirs = TokenBucket(limit / 60, limit / 60, 0.0)
+    for delay in late:
+        now = ours.ready_at(ONE, now)
+        ours.take(ONE, now)
+        arrivals.append(now + delay)
+    for at in sorted(arrivals):
+        assert theirs.ready_at(1, at) <= at
+        theirs.take(1, at)
 
 
 def test_what_earlier_runs_took_counts_for_the_day() -> None:
@@ -267,10 +290,10 @@ def test_a_share_is_taken_of_given_and_announced_limits(limits: RateLimits) -> N
     """Whoever has the other half can use it."""
     buckets = Buckets(limits, 0.0)
     buckets.learn("requests", 600, 0.0)
-    for _ in range(5):
+    for _ in range(4):
         assert buckets.ready_at(ONE, 0.0) == 0.0
         buckets.take(ONE, 0.0)
-    assert buckets.ready_at(ONE, 0.0) == pytest.approx(0.2)
+    assert buckets.ready_at(ONE, 0.0) == pytest.approx(0.2 / PACE)
 
 
 def test_a_share_of_the_day_lets_at_least_one_call_through() -> None:

@@ -729,3 +729,34 @@ async def test_a_snapshot_can_be_taken_at_any_time_and_changes_nothing(rig: Rig)
     assert (account.spent_nano, account.reserved_nano) == (300 * PAID, 0)
     assert [shot.calls for shot in shots] == sorted(shot.calls for shot in shots)
     assert msgspec.json.encode(rig.last.lanes)
+
+
+# ----- what is told
+
+
+async def test_a_provider_that_stops_is_told_of_once(rig: Rig) -> None:
+    """Every call on the wire gets the same answer."""
+    rig.provider = ScriptedProvider(lambda request, times: error(ErrorClass.AUTH), latency=0.01)
+    assert await rig.run(make_cells(range(20))) is Outcome.STOPPED
+    assert len(rig.calls) > 1
+    assert len(rig.told("provider_stopped")) == 1
+
+
+async def test_the_first_error_of_each_class_is_told(rig: Rig) -> None:
+    """The others are counted."""
+    rig.provider = ScriptedProvider(failing(error(ErrorClass.TRANSIENT), error(ErrorClass.RATE, retry_after=0.0)))
+    assert await rig.run(make_cells(range(20))) is Outcome.COMPLETE
+    assert sorted(rig.told("first_error")) == [
+        "first rate error of scripted, tried again: rate trouble",
+        "first transient error of scripted, tried again: transient trouble",
+    ]
+
+
+async def test_a_days_calls_of_earlier_runs_count_after_a_restart(rig: Rig) -> None:
+    """A restart gives nobody a second allowance; another lane has its own."""
+    rig.limits = RateLimits(concurrency=8, adaptive=False, requests_per_day=10)
+    await rig.run(make_cells(range(10)))
+    rig.started = lambda runner: asyncio.get_running_loop().call_later(0.3, runner.drain)
+    other = make_cell(99, alias="o", request=make_request("task 99", model="m-2"))
+    assert await rig.run([*make_cells(range(15)), other]) is Outcome.INTERRUPTED
+    assert (len(rig.calls), await rig.states()) == (11, {"read": 11, "planned": 5})

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from engine.errors import ErrorClass, ProviderError
 from engine.lane import Ticket
 from engine.ledger import Amount, BudgetWarning, Cap, Ledger, Scope
-from engine.limits import RateLimits
+from engine.limits import PACE, RateLimits
 from engine.money import FREE, Price
 from engine.request import Usage
 from engine.retry import RetryAt, RetryPolicy, StopProvider
@@ -93,8 +93,8 @@ def test_a_schedule_names_the_moment_for_the_next_request() -> None:
     offer(scheduler, range(2))
     offer(scheduler, range(5, 7), alias="p")
     assert ids(scheduler.schedule(0.0).sends) == [0, 5]
-    assert scheduler.schedule(0.5).wake_at == pytest.approx(2.0)
-    assert ids(scheduler.schedule(2.0).sends) == [1, 6]
+    assert scheduler.schedule(0.5).wake_at == pytest.approx(2.0 / PACE)
+    assert ids(scheduler.schedule(2.0 / PACE).sends) == [1, 6]
 
 
 @pytest.mark.parametrize(

@@ -278,3 +278,12 @@ def test_a_redirect_names_its_target_without_the_query() -> None:
 def test_every_table_exists() -> None:
     """No provider falls back to another's rules by accident."""
     assert set(TABLES) == set(ErrorTable)
+
+
+def test_a_refusal_for_rate_brings_the_limits_that_its_headers_announce() -> None:
+    """An error of another kind says nothing about them."""
+    headers = {"x-ratelimit-limit-requests": "60", "x-ratelimit-remaining-requests": "0"}
+    hints = classify(T.OPENAI, 429, headers, body("rate_limit_exceeded")).hints
+    assert hints is not None
+    assert (hints.requests_limit, hints.requests_remaining) == (60, 0)
+    assert classify(T.OPENAI, 500, headers, b"").hints is None

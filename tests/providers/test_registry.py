@@ -177,3 +177,21 @@ async def test_a_model_outside_the_catalogue_is_not_sent() -> None:
     with pytest.raises(ProviderError) as caught:
         await provider.complete(request("gemini-3-flash"))
     assert (caught.value.kind, caught.value.maybe_billed) == (ErrorClass.GONE, False)
+
+
+async def test_a_piece_of_the_key_in_an_error_inside_an_answer_is_hidden() -> None:
+    """HTTP says 200, the words are an error's all the same."""
+    text = f"the key that ends with {KEY[-12:]}"
+    error = await refused(200, json.dumps({"error": {"message": text, "code": "x"}}).encode())
+    assert "the key that ends with [key]" in error.message
+
+
+async def test_the_limits_that_a_refusal_announces_reach_whoever_called() -> None:
+    """The lane learns from them."""
+    headers = {"x-ratelimit-limit-requests": "60"}
+    network = httpx.MockTransport(lambda _: httpx.Response(429, headers=headers, content=b"{}"))
+    provider = build_providers(cards("gpt-5.5"), KEYS, transport=network)["openai"]
+    with pytest.raises(ProviderError) as caught:
+        await provider.complete(request("gpt-5.5"))
+    assert caught.value.hints is not None
+    assert caught.value.hints.requests_limit == 60

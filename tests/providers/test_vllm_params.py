@@ -17,18 +17,15 @@ from providers.vllm_calls import (
     EngineOutput,
     PrefixQueue,
     completion_of,
-    cpu_dtype,
-    engine_arguments,
-    environment,
     prompt_messages,
     prompt_order,
     sampling_fields,
     sampling_seed,
     schema_object,
     split_thinking,
-    structured_options,
     template_options,
 )
+from providers.vllm_settings import cpu_dtype, engine_arguments, environment, structured_options
 
 
 def make_request(text: str = "Hello", *, sample: int = 0, **decoding: object) -> Request:
