@@ -1,14 +1,20 @@
 """Starts the event loop: uvloop where it exists."""
 
 import asyncio
+import sys
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
+
+# Calls wait for the store's thread, which needs the interpreter between any two statements. By default a busy event
+# loop lets it in only after 5 ms.
+SWITCH_SECONDS: Final = 0.001
 
 Result = TypeVar("Result")
 
 
 def run_loop(body: Coroutine[Any, Any, Result]) -> Result:
     """Run `body` to its end and return its result."""
+    sys.setswitchinterval(SWITCH_SECONDS)
     try:
         import uvloop  # noqa: PLC0415 - not on every platform
     except ImportError:

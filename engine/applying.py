@@ -1,9 +1,9 @@
 """Turns a group of operations into statements on one open transaction."""
 
+import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-import aiosqlite
 import msgspec
 
 from engine.codec import Codec
@@ -11,7 +11,7 @@ from engine.lane import Leased, LeasedCell
 from engine.retry import Tries
 from engine.rows import ROWS, Planting, positional
 from engine.writer import Operation, Probe
-from engine.writes import Enlist, Fail, Lease, Plan, Planned, Reads, Send, Settle, Statement
+from engine.writes import Enlist, Fail, Lease, Plan, Planned, Reads, Send, Settle, Statement, Statements, Values
 
 Kind = TypeVar("Kind", bound=Operation)
 
@@ -23,92 +23,91 @@ class Applier:
         self._sql = {**queries, **{name: positional(queries[name], fields) for name, fields in ROWS.items()}}
         self._codec = codec
 
-    async def apply(self, connection: aiosqlite.Connection, group: Sequence[Operation]) -> list[object]:
+    def apply(self, connection: sqlite3.Connection, group: Sequence[Operation]) -> list[object]:
         """Apply every operation, kind by kind; return their results in the group's order."""
         results: dict[Operation, object] = {}
         for plan in _only(group, Plan):
-            added = await self._plant(connection, plan.planting)
+            added = self._plant(connection, plan.planting)
             results[plan] = Planned(added=added, offered=len(plan.planting.cells))
         if sends := _only(group, Send):
-            await self._send(connection, sends, results)
+            self._send(connection, sends, results)
         for enlist in _only(group, Enlist):
-            results[enlist] = await self._enlist(connection, enlist)
+            results[enlist] = self._enlist(connection, enlist)
         if settles := _only(group, Settle):
-            await self._settle(connection, settles)
+            self._settle(connection, settles)
         if fails := _only(group, Fail):
-            await connection.executemany(self._sql["fail_attempt"], [each.attempt for each in fails])
-            await connection.executemany(self._sql["fail_request"], [each.request for each in fails])
-        await self._read(connection, [each for each in _only(group, Reads) if not isinstance(each, Settle)])
+            connection.executemany(self._sql["fail_attempt"], [each.attempt for each in fails])
+            connection.executemany(self._sql["fail_request"], [each.request for each in fails])
+        self._read(connection, [each for each in _only(group, Reads) if not isinstance(each, Settle)])
         if _only(group, Probe):
-            await connection.execute(self._sql["probe"])
+            connection.execute(self._sql["probe"])
         for lease in _only(group, Lease):
-            results[lease] = await self._lease(connection, lease)
+            results[lease] = self._lease(connection, lease)
         for statement in _only(group, Statement):
-            rows = await connection.execute_fetchall(self._sql[statement.name], statement.values)
-            results[statement] = [tuple(row) for row in rows]
+            results[statement] = self._rows(connection, statement.name, statement.values)
+        for several in _only(group, Statements):
+            results[several] = [self._rows(connection, name, values) for name, values in several.parts]
         return [results.get(operation) for operation in group]
 
-    async def _plant(self, connection: aiosqlite.Connection, planting: Planting) -> int:
+    def _plant(self, connection: sqlite3.Connection, planting: Planting) -> int:
         """Insert cells with their requests; return how many cells are new."""
         if not planting.cells:
             return 0
-        await connection.executemany(self._sql["plan_request"], planting.requests)
-        await connection.executemany(self._sql["plan_prompt"], planting.prompts)
-        cursor = await connection.executemany(self._sql["plan_cell"], planting.cells)
+        connection.executemany(self._sql["plan_request"], planting.requests)
+        connection.executemany(self._sql["plan_prompt"], planting.prompts)
+        cursor = connection.executemany(self._sql["plan_cell"], planting.cells)
         return cursor.rowcount
 
-    async def _send(
-        self, connection: aiosqlite.Connection, group: Sequence[Send], results: dict[Operation, object]
-    ) -> None:
-        await connection.executemany(self._sql["send_request"], [each.request for each in group])
-        cursor = await connection.executemany(self._sql["send_attempt"], [each.attempt for each in group])
+    def _send(self, connection: sqlite3.Connection, group: Sequence[Send], results: dict[Operation, object]) -> None:
+        connection.executemany(self._sql["send_request"], [each.request for each in group])
+        cursor = connection.executemany(self._sql["send_attempt"], [each.attempt for each in group])
         all_went = cursor.rowcount == len(group)
         for each in group:
-            results[each] = all_went or bool(await self._first(connection, "was_sent", each.attempt._asdict()))
+            results[each] = all_went or bool(self._first(connection, "was_sent", each.attempt._asdict()))
 
-    async def _enlist(self, connection: aiosqlite.Connection, enlist: Enlist) -> frozenset[int]:
-        await connection.executemany(self._sql["enlist_request"], enlist.requests)
-        cursor = await connection.executemany(self._sql["enlist_attempt"], enlist.attempts)
+    def _enlist(self, connection: sqlite3.Connection, enlist: Enlist) -> frozenset[int]:
+        connection.executemany(self._sql["enlist_request"], enlist.requests)
+        cursor = connection.executemany(self._sql["enlist_attempt"], enlist.attempts)
         if cursor.rowcount == len(enlist.attempts):
             return frozenset(row.line for row in enlist.attempts)
         first = enlist.attempts[0]
         chosen = {"batch_id": first.batch_id, "first": first.line}
-        return frozenset(row[0] for row in await connection.execute_fetchall(self._sql["enlisted"], chosen))
+        return frozenset(row[0] for row in connection.execute(self._sql["enlisted"], chosen).fetchall())
 
-    async def _settle(self, connection: aiosqlite.Connection, group: Sequence[Settle]) -> None:
-        await connection.executemany(self._sql["settle_attempt"], [each.paid for each in group])
-        cursor = await connection.executemany(self._sql["settle_completion"], [each.completion for each in group])
+    def _settle(self, connection: sqlite3.Connection, group: Sequence[Settle]) -> None:
+        connection.executemany(self._sql["settle_attempt"], [each.paid for each in group])
+        cursor = connection.executemany(self._sql["settle_completion"], [each.completion for each in group])
         if cursor.rowcount < len(group):
-            group = [each for each in group if await self._answers(connection, each)]
-        await connection.executemany(self._sql["settle_request"], [each.request for each in group])
-        await self._read(connection, group)
+            group = [each for each in group if self._answers(connection, each)]
+        connection.executemany(self._sql["settle_request"], [each.request for each in group])
+        self._read(connection, group)
         if apart := [each.request for each in group if each.leaves_unread]:
-            await connection.executemany(self._sql["join_cells"], apart)
+            connection.executemany(self._sql["join_cells"], apart)
 
-    async def _answers(self, connection: aiosqlite.Connection, each: Settle) -> bool:
+    def _answers(self, connection: sqlite3.Connection, each: Settle) -> bool:
         """Say whether the stored answer is this one; a second one is paid for but not read."""
-        found = await self._first(connection, "answering_attempt", each.request._asdict())
+        found = self._first(connection, "answering_attempt", each.request._asdict())
         return found == each.completion.attempt
 
-    async def _read(self, connection: aiosqlite.Connection, group: Sequence[Reads]) -> None:
+    def _read(self, connection: sqlite3.Connection, group: Sequence[Reads]) -> None:
         readings = [row for each in group for row in each.rows.readings]
         if not readings:
             return
-        await connection.executemany(self._sql["read_cell"], readings)
-        await connection.executemany(self._sql["read_body"], [row for each in group for row in each.rows.bodies])
+        connection.executemany(self._sql["read_cell"], readings)
+        connection.executemany(self._sql["read_body"], [row for each in group for row in each.rows.bodies])
         merged = Planting()
         for each in group:
             merged.extend(each.rows.follow_ups)
-        await self._plant(connection, merged)
+        self._plant(connection, merged)
 
-    async def _lease(self, connection: aiosqlite.Connection, lease: Lease) -> list[Leased]:
+    def _lease(self, connection: sqlite3.Connection, lease: Lease) -> list[Leased]:
         values = lease.values
-        await connection.execute(self._sql["expire"], values)
-        taken = await connection.execute_fetchall(self._sql["lease"], values)
+        connection.execute(self._sql["expire"], values)
+        taken = connection.execute(self._sql["lease"], values).fetchall()
         chosen = {"ids": msgspec.json.encode([row[0] for row in taken]).decode(), "sweep_id": values["sweep_id"]}
-        prompts = await connection.execute_fetchall(self._sql["lease_prompts"], chosen)
+        prompts = connection.execute(self._sql["lease_prompts"], chosen).fetchall()
         cells: dict[int, list[LeasedCell]] = {}
-        for request_id, cell_id, stage, coords in await connection.execute_fetchall(self._sql["lease_cells"], chosen):
+        for request_id, cell_id, stage, coords in connection.execute(self._sql["lease_cells"], chosen).fetchall():
             cells.setdefault(request_id, []).append(LeasedCell(id=cell_id, stage=stage, coords=coords.encode()))
         return [self._leased(tuple(row), cells) for row in prompts]
 
@@ -120,8 +119,11 @@ class Applier:
             tries=Tries(failures=failures, throttles=throttles), size=size, messages=messages,
         )  # fmt: skip
 
-    async def _first(self, connection: aiosqlite.Connection, name: str, values: Mapping[str, object]) -> object:
-        rows = list(await connection.execute_fetchall(self._sql[name], values))
+    def _rows(self, connection: sqlite3.Connection, name: str, values: Values) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in connection.execute(self._sql[name], values).fetchall()]
+
+    def _first(self, connection: sqlite3.Connection, name: str, values: Mapping[str, object]) -> object:
+        rows = connection.execute(self._sql[name], values).fetchall()
         return rows[0][0] if rows else None
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from engine.clock import Clock
@@ -31,14 +31,16 @@ class Calls:
     def __init__(
         self, *, store: Store, sweep_id: int, run_id: int, scheduler: Scheduler, providers: Mapping[str, Provider],
         prices: Mapping[str, Price], readings: Readings, clock: Clock, rng: Chance, progress: Progress, tell: Telling,
+        wake: Callable[[], None],
     ) -> None:  # fmt: skip
+        """`wake` is called when a call has ended on the wire, which the disk may learn later than the next can go."""
         self.held: set[int] = set()
         self.draining = False
         self.on_wire: set[asyncio.Task[None]] = set()
         self._store, self._sweep_id, self._run_id = store, sweep_id, run_id
         self._scheduler, self._providers, self._prices = scheduler, providers, prices
         self._readings, self._clock, self._rng, self._progress = readings, clock, rng, progress
-        self._tell = tell
+        self._tell, self._wake = tell, wake
         self._defects: Counter[str] = Counter()
 
     async def carry_out(self, ticket: Ticket) -> None:
@@ -117,6 +119,7 @@ class Calls:
         tokens = max(0, usage.input_tokens + usage.output_tokens)
         paid = Amount(cost_nano(self._prices[ticket.leased.alias], usage), tokens)
         warnings = self._scheduler.settle(ticket, usage, paid, reply.hints, self._clock.now())
+        self._wake()
         cells = ticket.leased.cells
         reads = [self._readings.read(cell, completion) for cell in cells]
         now_ms = self._clock.wall_ms()
@@ -143,6 +146,7 @@ class Calls:
 
     async def _failed(self, ticket: Ticket, error: ProviderError) -> None:
         decision, paid, warnings = self._scheduler.fail(ticket, error, self._clock.now(), self._rng)
+        self._wake()
         failed = isinstance(decision, GiveUp)
         await self._store.fail(
             ticket,

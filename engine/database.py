@@ -4,11 +4,11 @@ import fcntl
 import os
 import re
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, TypeVar
 
 import aiosqlite
 
@@ -21,9 +21,12 @@ _HEADING: Final = re.compile(r"^-- (\w+) --$", re.MULTILINE)
 BATCHES_SINCE: Final = 2
 BUSY_MS: Final = 10_000
 STATEMENTS: Final = 256
+ROWS_AT_ONCE: Final = 64
 CACHE_KIB: Final = 32 * 1024
 # Keys are hashes, so every commit touches pages all over the indexes; a longer log folds more of them in at once.
 CHECKPOINT_PAGES: Final = 8_000
+
+Result = TypeVar("Result")
 
 _MEND: Final = {
     sqlite3.SQLITE_FULL: ("the disk is full", "free some space and run again; everything committed is safe"),
@@ -55,6 +58,15 @@ def explained(path: Path) -> Iterator[None]:
 
 
 _REFUSALS: Final = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
+
+
+class Connection(aiosqlite.Connection):
+    """A connection with a thread of its own, on which a whole piece of work can be done in one turn."""
+
+    async def run(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
+        """Return what `work` makes of the connection; it runs on the connection's thread."""
+        done: Result = await self._execute(work, self._conn)  # type: ignore[no-untyped-call]
+        return done
 
 
 class StoreLock:
@@ -101,7 +113,7 @@ class StoreLock:
             self._file = None
 
 
-async def open_writer(path: Path, views: Sequence[str]) -> aiosqlite.Connection:
+async def open_writer(path: Path, views: Sequence[str]) -> Connection:
     """Open `path` for writing, create or migrate it, and install the given views.
 
     Raises:
@@ -117,7 +129,7 @@ async def open_writer(path: Path, views: Sequence[str]) -> aiosqlite.Connection:
     return connection
 
 
-async def open_reader(path: Path) -> aiosqlite.Connection:
+async def open_reader(path: Path) -> Connection:
     """Open an existing store read-only; a sweep may be writing to it, or it may lie in a folder that nobody may write.
 
     Raises:
@@ -139,7 +151,7 @@ async def has_batches(connection: aiosqlite.Connection) -> bool:
     return await _pragma(connection, "user_version") >= BATCHES_SINCE
 
 
-async def _open_reader(path: Path, mode: str) -> aiosqlite.Connection:
+async def _open_reader(path: Path, mode: str) -> Connection:
     with explained(path):
         connection = await _connect(f"{path.absolute().as_uri()}?{mode}", uri=True)
         try:
@@ -154,10 +166,16 @@ async def _open_reader(path: Path, mode: str) -> aiosqlite.Connection:
     return connection
 
 
-async def _connect(database: str, *, uri: bool) -> aiosqlite.Connection:
+async def _connect(database: str, *, uri: bool) -> Connection:
     # Where a file cannot be opened, aiosqlite leaves a thread behind that may print a traceback at exit: try it first.
     sqlite3.connect(database, uri=uri).close()
-    return await aiosqlite.connect(database, uri=uri, isolation_level=None, cached_statements=STATEMENTS)
+
+    def connect() -> sqlite3.Connection:
+        return sqlite3.connect(database, uri=uri, isolation_level=None, cached_statements=STATEMENTS)
+
+    connection = Connection(connect, iter_chunk_size=ROWS_AT_ONCE)
+    await connection
+    return connection
 
 
 def load_queries() -> Mapping[str, str]:

@@ -14,11 +14,12 @@ SLACK: Final = 1e-9
 SLICE: Final = 60.0
 # Calls do not arrive as evenly as they leave: a lane stays this far below a limit, and sends less than a second's share
 # of it at once, so that a late call before an early one is not taken for one too many.
-PACE: Final = 0.985
+PACE: Final = 0.98
 BURST: Final = 0.8
-# Announced remainders are rounded, requests down to whole ones, tokens by some providers to thousands.
-ROUNDED_REQUESTS: Final = 1
-ROUNDED_TOKENS: Final = 1000
+# Providers set the whole output allowance aside while a call runs, so the first calls must leave some tokens over.
+FIRST_TOKENS: Final = 0.5
+# Announced remainders are whole numbers: what is left of a request does not show.
+ROUNDED: Final = 1
 _MINUTELY: Final = ("requests", "input_tokens", "output_tokens", "tokens")
 
 
@@ -184,7 +185,7 @@ class Buckets:
         self._burst, self._share = burst_seconds, limits.share
         self._given = {name: limit for name in _MINUTELY if (limit := getattr(limits, name)) is not None}
         self._day = None if limits.requests_per_day is None else DayWindow(limits.shared(limits.requests_per_day))
-        self._by_dimension = {name: self._bucket(limit, now) for name, limit in self._given.items()}
+        self._by_dimension = {name: self._bucket(name, limit, now) for name, limit in self._given.items()}
 
     @property
     def counts_days(self) -> bool:
@@ -229,7 +230,7 @@ class Buckets:
         limit = min(limit, self._given.get(dimension, limit))
         bucket = self._by_dimension.get(dimension)
         if bucket is None:
-            self._by_dimension[dimension] = self._bucket(limit, now)
+            self._by_dimension[dimension] = self._bucket(dimension, limit, now)
         elif bucket.rate != self._rate(limit):
             bucket.retune(self._rate(limit), self._capacity(limit), now)
 
@@ -237,11 +238,13 @@ class Buckets:
         """Take over a remaining allowance that is lower than ours."""
         bucket = self._by_dimension.get(dimension)
         if bucket is not None:
-            rounded = ROUNDED_REQUESTS if dimension == "requests" else ROUNDED_TOKENS
-            bucket.lower_to(remaining + rounded, now)
+            bucket.lower_to(remaining + ROUNDED, now)
 
-    def _bucket(self, limit: int, now: float) -> TokenBucket:
-        return TokenBucket(self._rate(limit), self._capacity(limit), now)
+    def _bucket(self, dimension: str, limit: int, now: float) -> TokenBucket:
+        bucket = TokenBucket(self._rate(limit), self._capacity(limit), now)
+        if dimension != "requests":
+            bucket.lower_to(FIRST_TOKENS * bucket.capacity, now)
+        return bucket
 
     def _rate(self, limit: int) -> float:
         return PACE * self._share * limit / MINUTE

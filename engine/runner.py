@@ -89,11 +89,12 @@ class Runner:
         self._readings = Readings(
             store=store, sweep_id=sweep.id, reader=reader, progress=progress, tell=self._tell, expect=self._expect
         )
+        self._wake = asyncio.Event()
         self._calls = Calls(
             store=store, sweep_id=sweep.id, run_id=run_id, scheduler=scheduler, providers=providers, prices=prices,
             readings=self._readings, clock=clock, rng=rng, progress=progress, tell=self._tell,
+            wake=self._wake.set,
         )  # fmt: skip
-        self._wake = asyncio.Event()
         self._conductor: Conductor | None = None
         if batching is not None:
             run = Run(

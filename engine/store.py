@@ -13,14 +13,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
-import aiosqlite
 import msgspec
 
 from engine import rescue
 from engine.applying import Applier
 from engine.cell import Cell, Read
 from engine.codec import Codec
-from engine.database import StoreLock, explained, load_queries, open_writer
+from engine.database import Connection, StoreLock, explained, load_queries, open_writer
 from engine.errors import ErrorClass, ProviderError, StoreError, StoreRefused
 from engine.lane import Leased, LeasedCell, Ticket
 from engine.ledger import Amount, Scope
@@ -29,7 +28,7 @@ from engine.rescue import Rescued
 from engine.rows import AttemptRow, PaidRow, completion_row, failure_rows
 from engine.state import State
 from engine.writer import RETRY_SECONDS, Operation, Writer
-from engine.writes import Fail, Lease, Plan, Planned, ReadCell, Send, Settle, Statement, Values
+from engine.writes import Fail, Lease, Plan, Planned, ReadCell, Send, Settle, Statement, Statements, Values
 
 LEASE_MS: Final = 120_000
 
@@ -69,7 +68,7 @@ class Store:
     """One open store with its writer. Use `async with await Store.open(path)`."""
 
     def __init__(
-        self, path: Path, connection: aiosqlite.Connection, lock: StoreLock, *, retry_seconds: float = RETRY_SECONDS
+        self, path: Path, connection: Connection, lock: StoreLock, *, retry_seconds: float = RETRY_SECONDS
     ) -> None:
         self.path = path
         self.rescued = Rescued()
@@ -77,7 +76,7 @@ class Store:
         self._lock = lock
         self._codec = Codec()
         self._closed = False
-        applier = Applier(load_queries(), self._codec)
+        applier = Applier(load_queries(), Codec())  # of its own: it works on another thread
         self._writer = Writer(connection, applier.apply, self._explain, retry_seconds=retry_seconds)
 
     @classmethod
@@ -147,6 +146,10 @@ class Store:
         """Run one named statement in the writer's turn and return its rows, once it is committed."""
         return _of(list, await self.put(Statement(name, values)))
 
+    async def fetch_all(self, *parts: tuple[str, Values]) -> list[list[Any]]:
+        """Run several named statements in one commit and return the rows of each."""
+        return _of(list, await self.put(Statements(*parts)))
+
     def put(self, operation: Operation) -> "asyncio.Future[object]":
         """Queue an operation; the future resolves when its commit is on disk."""
         return self._writer.put(operation)
@@ -192,9 +195,9 @@ class Store:
         """
         values = {"now_ms": now_ms, "free_providers": _json_list(free_providers)}
         steps = ("forget_leases", "doubt_attempts", "lose_requests", "doubtful", "retry_lost_requests")
-        futures = [self.fetch(name, values) for name in (*steps, "assume_billed", "assume_free")]
-        found = (await asyncio.gather(*futures))[steps.index("doubtful")]
-        return Recovery(calls=int(found[0][0]), nano=int(found[0][1]))
+        found = await self.fetch_all(*((name, values) for name in (*steps, "assume_billed", "assume_free")))
+        doubtful = found[steps.index("doubtful")]
+        return Recovery(calls=int(doubtful[0][0]), nano=int(doubtful[0][1]))
 
     async def adopt(self, sweep_id: int) -> int:
         """Take over requests that this sweep's cells wait for and another sweep left unanswered; return how many."""

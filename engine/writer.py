@@ -1,30 +1,37 @@
 """The single writer: whatever was put while the last commit ran becomes the next one.
 
-A put resolves when its commit is on disk. Operations of one group are applied kind by kind in a fixed order, so that
-hundreds of calls share a few `executemany` and one sync. When the disk refuses, what is already paid (settlements and
-failures) is kept in memory and tried again, while everything that only announces future work is refused at once. An
-operation that the database rejects for its own sake is found by halving its group, so that it takes no other with it.
+A put resolves when its commit is on disk. What a call waits for before it may leave goes first, and groups are small
+enough that it never waits long; the rest follows in its order. Operations of one group are applied kind by kind in a
+fixed order, so that many calls share a few `executemany` and one sync, in one turn of the connection's thread. When the
+disk refuses, what is already paid (settlements and failures) is kept in memory and tried again, while everything that
+only announces future work is refused at once. An operation that the database rejects for its own sake is found by
+halving its group, so that it takes no other with it.
 """
 
 import asyncio
 import contextlib
 import sqlite3
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Final
 
-import aiosqlite
-
+from engine.database import Connection
 from engine.errors import StoreError
 
 RETRY_SECONDS: Final = 1.0
-LARGEST_GROUP: Final = 2_000
+# Of urgent operations, and at least half as many of the others.
+LARGEST_GROUP: Final = 128
 
 
 class Operation:
-    """One thing to write; subclasses carry the rows. `kept` operations survive a refusing disk in memory."""
+    """One thing to write; subclasses carry the rows. `kept` operations survive a refusing disk in memory.
+
+    Attributes:
+        urgent: a call waits for it before it may leave; it goes before operations that were put earlier.
+    """
 
     __slots__ = ("done", "kept")
+    urgent: ClassVar[bool] = False
 
     def __init__(self, *, kept: bool = False) -> None:
         self.done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
@@ -53,7 +60,7 @@ class Probe(Operation):
     __slots__ = ()
 
 
-Apply = Callable[[aiosqlite.Connection, Sequence[Operation]], Awaitable[list[object]]]
+Apply = Callable[[sqlite3.Connection, Sequence[Operation]], list[object]]
 Explain = Callable[[sqlite3.DatabaseError], StoreError | None]
 
 
@@ -61,7 +68,7 @@ class Writer:
     """Groups operations into transactions on one connection."""
 
     def __init__(
-        self, connection: aiosqlite.Connection, apply: Apply, explain: Explain, *, retry_seconds: float = RETRY_SECONDS
+        self, connection: Connection, apply: Apply, explain: Explain, *, retry_seconds: float = RETRY_SECONDS
     ) -> None:
         """`explain` names the errors that the disk, not the operation, is to blame for."""
         self._connection = connection
@@ -69,6 +76,7 @@ class Writer:
         self._explain = explain
         self._retry_seconds = retry_seconds
         self._waiting: deque[Operation] = deque()
+        self._urgent: deque[Operation] = deque()
         self._wake = asyncio.Event()
         self._closing = False
         self._task = asyncio.create_task(self._run(), name="store-writer")
@@ -82,7 +90,7 @@ class Writer:
         """
         if self._closing:
             raise StoreError("the store is closed")
-        self._waiting.append(operation)
+        (self._urgent if operation.urgent else self._waiting).append(operation)
         self._wake.set()
         return operation.done
 
@@ -92,6 +100,8 @@ class Writer:
         Raises:
             StoreError: the disk refuses.
         """
+        if urgent := [operation.done for operation in self._urgent]:
+            await asyncio.wait(urgent)
         await self.put(Barrier())
 
     async def close(self) -> list[Operation]:
@@ -99,15 +109,15 @@ class Writer:
         self._closing = True
         self._wake.set()
         await self._task
-        for operation in self._waiting:
+        for operation in (*self._urgent, *self._waiting):
             if not operation.kept:
                 operation.refuse(self.refused or StoreError("the store is closed"))
         return [operation for operation in self._waiting if operation.kept]
 
     async def _run(self) -> None:
-        while not (self._closing and not self._waiting):
-            if self._waiting:
-                await self._write([self._waiting.popleft() for _ in range(min(len(self._waiting), LARGEST_GROUP))])
+        while not (self._closing and not self._waiting and not self._urgent):
+            if self._waiting or self._urgent:
+                await self._write(self._next_group())
             elif self.refused is not None:
                 await self._write([Probe()])
             else:
@@ -117,6 +127,10 @@ class Writer:
                 if self._closing:
                     return
                 await asyncio.sleep(self._retry_seconds)
+
+    def _next_group(self) -> list[Operation]:
+        group = _taken(self._urgent, LARGEST_GROUP)
+        return group + _taken(self._waiting, max(LARGEST_GROUP // 2, LARGEST_GROUP - len(group)))
 
     async def _write(self, group: list[Operation]) -> None:
         try:
@@ -137,15 +151,8 @@ class Writer:
                 operation.resolve(result)
 
     async def _transact(self, group: list[Operation]) -> list[object]:
-        await self._connection.execute("BEGIN IMMEDIATE")
-        try:
-            results = await self._apply(self._connection, group)
-            await self._connection.execute("COMMIT")
-        except BaseException:
-            with contextlib.suppress(sqlite3.Error):
-                await self._connection.execute("ROLLBACK")
-            raise
-        return results
+        """Apply a group in one transaction, in one turn of the connection's thread."""
+        return await self._connection.run(lambda connection: _transact(connection, self._apply, group))
 
     def _give_back(self, group: list[Operation], error: StoreError) -> None:
         """Keep what is paid, in its order; refuse the rest."""
@@ -155,3 +162,19 @@ class Writer:
                 self._waiting.appendleft(operation)
             else:
                 operation.refuse(error)
+
+
+def _taken(line: deque[Operation], most: int) -> list[Operation]:
+    return [line.popleft() for _ in range(min(len(line), most))]
+
+
+def _transact(connection: sqlite3.Connection, apply: Apply, group: Sequence[Operation]) -> list[object]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        results = apply(connection, group)
+        connection.execute("COMMIT")
+    except BaseException:
+        with contextlib.suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")
+        raise
+    return results

@@ -47,6 +47,7 @@ class Send(Operation):
     """Make an attempt durable; resolves to True, or False when the lease was lost and nothing may be sent."""
 
     __slots__ = ("attempt", "request")
+    urgent = True
 
     def __init__(self, attempt: AttemptRow) -> None:
         super().__init__()
@@ -119,6 +120,16 @@ class Statement(Operation):
         super().__init__()
         self.name = name
         self.values = values
+
+
+class Statements(Operation):
+    """Run several named statements, one after the other in one commit; resolves to the rows of each."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, *parts: tuple[str, Values]) -> None:
+        super().__init__()
+        self.parts = parts
 
 
 class Lease(Operation):

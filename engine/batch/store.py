@@ -1,6 +1,5 @@
 """What the store knows of batches, in the words of their life. Every method returns when its commit is on disk."""
 
-import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
@@ -22,6 +21,7 @@ Pair = tuple[str, str]
 Place = tuple[int, int]
 BEGINNING: Final[Place] = (-(1 << 62), 0)
 
+_LEARNED: Final = ("marker", "count", "bytes", "tokens", "file_id", "remote_id", "reason")
 _remote: Final = msgspec.json.Decoder(RemoteBatch)
 
 
@@ -51,14 +51,13 @@ class BatchStore:
         Raises:
             StoreError: the batch is not where this program left it.
         """
-        after = step(batch.stage, event)
-        known = {"marker", "count", "bytes", "tokens", "file_id", "remote_id", "reason"}
-        values: dict[str, object] = {name: found.get(name) for name in known}
-        remote = found.get("remote")
-        values |= {"remote": None if remote is None else msgspec.json.encode(remote).decode()}
-        values |= {"batch_id": batch.id, "before": batch.stage.value, "stage": after.value, "now_ms": now_ms}
-        if not await self.store.fetch("advance_batch", values):
+        rows = await self.store.fetch("advance_batch", _advance(batch, event, now_ms, found))
+        return self._advanced(batch, event, now_ms, found, rows)
+
+    def _advanced(self, batch: Batch, event: Step, now_ms: int, found: Mapping[str, Any], rows: Sequence[Any]) -> Batch:
+        if not rows:
             raise StoreError(f"batch {batch.id} is no longer {batch.stage}", where=str(self.store.path))
+        after = step(batch.stage, event)
         times = {Stage.CREATING: {"created_ms": now_ms}, Stage.ENDED: {"ended_ms": now_ms}}.get(after, {})
         changed = {name: value for name, value in found.items() if name != "reason"}
         return msgspec.structs.replace(batch, stage=after, **changed, **times)
@@ -139,17 +138,28 @@ class BatchStore:
         Raises:
             StoreError: the batch is not where this program left it.
         """
-        error = {"error_class": ErrorClass.TRANSIENT.value, "error": why}
-        one = {"batch_id": batch.id, "now_ms": now_ms, **error}
-        await asyncio.gather(
-            self.store.fetch("release_batch_requests", one),
-            self.store.fetch("release_batch_attempts", one),
-            self.advance(batch, Step.DROP, now_ms, reason=why),
+        one = {
+            "batch_id": batch.id, "now_ms": now_ms, "error_class": ErrorClass.TRANSIENT.value, "error": why,
+        }  # fmt: skip
+        *_, rows = await self.store.fetch_all(
+            ("release_batch_requests", one),
+            ("release_batch_attempts", one),
+            ("advance_batch", _advance(batch, Step.DROP, now_ms, {"reason": why})),
         )
+        self._advanced(batch, Step.DROP, now_ms, {}, rows)
 
     async def move(self, lane: str, request_ids: Sequence[int]) -> None:
         """Send planned requests by another lane."""
         await self.store.fetch("move_to_lane", {"lane": lane, "ids": _list(request_ids)})
+
+
+def _advance(batch: Batch, event: Step, now_ms: int, found: Mapping[str, Any]) -> dict[str, object]:
+    """Return the values of `advance_batch`."""
+    values: dict[str, object] = {name: found.get(name) for name in _LEARNED}
+    remote = found.get("remote")
+    values["remote"] = None if remote is None else msgspec.json.encode(remote).decode()
+    after = step(batch.stage, event).value
+    return values | {"batch_id": batch.id, "before": batch.stage.value, "stage": after, "now_ms": now_ms}
 
 
 def _batch(row: tuple[Any, ...]) -> Batch:

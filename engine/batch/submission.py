@@ -15,7 +15,7 @@ from engine.batch.policy import BatchPolicy
 from engine.batch.records import Batch
 from engine.batch.stage import Stage, Step
 from engine.batch.store import BatchStore
-from engine.batching import QUEUE_FULL, BatchProvider, BatchState, LineError, RemoteBatch, Shard
+from engine.batching import NOT_VISIBLE, QUEUE_FULL, BatchProvider, BatchState, LineError, RemoteBatch, Shard
 from engine.clock import Clock
 from engine.errors import ErrorClass, ProviderError
 from engine.events import Level
@@ -67,6 +67,7 @@ class Submission:
         every change.
         """
         self.batch = batch
+        self._unseen = False
         self._store, self._provider, self._lane, self._policy = store, provider, lane, policy
         self._fresh = False
         self._input = folder_of(folder, batch.id) / INPUT
@@ -243,10 +244,20 @@ class Submission:
         except ProviderError as error:
             if error.kind in STOPS_PROVIDER:
                 raise Stopped(str(error)) from error
+            self._tell_unseen(error)
             return None
+        self._unseen = False
         if batch.remote is None or remote.status != batch.remote.status:
             self._changed(await self._store.note(batch, remote, cancelled=False))
         return remote
+
+    def _tell_unseen(self, error: ProviderError) -> None:
+        """Tell once that a batch cannot be looked at; a fresh one may not be known everywhere yet."""
+        age = self._clock.wall_ms() / 1000 - self.batch.created_ms / 1000
+        if not self._unseen and (error.code != NOT_VISIBLE or age >= self._policy.grace):
+            self._unseen = True
+            said = f"batch {self.batch.id} cannot be looked at: {error}"
+            self._tell.notify("batch_unseen", Level.WARNING, said, batch=self.batch.id)
 
     async def _cancel(self) -> None:
         if not self.batch.cancelled:

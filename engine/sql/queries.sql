@@ -214,7 +214,7 @@ SELECT count(*), coalesce(sum(size), 0) FROM (
 SELECT DISTINCT stage FROM request WHERE sweep_id = :sweep_id AND lane = :lane AND state = 'planned' AND owner IS NULL;
 
 -- any_pending --
-SELECT EXISTS (SELECT 1 FROM json_each(:stages) s JOIN request r ON r.sweep_id = :sweep_id AND r.stage = s.value
+SELECT EXISTS (SELECT 1 FROM json_each(:stages) s CROSS JOIN request r ON r.sweep_id = :sweep_id AND r.stage = s.value
     AND r.state IN ('planned', 'sent', 'in_doubt'));
 
 -- batch_candidates --
@@ -244,7 +244,8 @@ WHERE id = :request_id AND state = 'planned' AND owner IS NULL;
 
 -- open_lines --
 SELECT a.line, a.request_id, a.number, r.key, r.stage, r.alias, r.failures, r.throttles, a.reserved_nano, a.reserved_tokens
-FROM json_each(:lines) t JOIN attempt a ON a.batch_id = :batch_id AND a.line = t.value JOIN request r ON r.id = a.request_id
+FROM json_each(:lines) t CROSS JOIN attempt a ON a.batch_id = :batch_id AND a.line = t.value
+    CROSS JOIN request r ON r.id = a.request_id
 WHERE a.outcome = 'open';
 
 -- open_line_numbers --
