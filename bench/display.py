@@ -4,7 +4,9 @@ Takes snapshots and notices, knows nothing of the engine's insides. Everything d
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, Self
 
@@ -15,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.text import one_line
-from engine.events import Level, Notice, Snapshot, StageCount
+from engine.events import BatchView, Level, Notice, Snapshot, StageCount
 from engine.ledger import Account, Scope
 from engine.money import usd
 
@@ -23,6 +25,8 @@ FRAMES_PER_SECOND: Final = 4
 PLAIN_EVERY: Final = 10.0
 NOTICES_SHOWN: Final = 5
 NOTICE_WIDTH: Final = 300
+BATCHES_SHOWN: Final = 8
+STATUS_WIDTH: Final = 40
 BAR_WIDTH: Final = 28
 _STYLE: Final = {Level.INFO: "dim", Level.WARNING: "yellow", Level.ERROR: "bold red"}
 _HOUR: Final = 3600
@@ -89,6 +93,8 @@ class Display:
             _stages(now, self._expected),
         ]
         parts.append(_lanes(now))
+        if now.batches:
+            parts.append(_batches(now.batches, time.time() * 1000))
         budget = [_budget(scope, account) for scope, account in now.accounts.items() if _capped(account)]
         return Group(*parts, *budget, *(_notice_line(notice) for notice in self._notices))
 
@@ -99,8 +105,9 @@ def plain_line(now: Snapshot, expected: Mapping[str, int]) -> str:
         f"{stage} {_done(now.stages.get(stage, StageCount()))}/{total}" for stage, total in expected.items()
     )
     errors = sum(now.errors.values())
+    batches = f"  batches {_batch_counts(now.batches)}" if now.batches else ""
     return (
-        f"{_clock(now.now - now.started)}  {stages}  calls {now.calls}  on the wire {_in_flight(now)}"
+        f"{_clock(now.now - now.started)}  {stages}  calls {now.calls}  on the wire {_in_flight(now)}{batches}"
         f"  errors {errors}  spent {usd(now.spent_nano)}"
     )
 
@@ -151,6 +158,30 @@ def _lanes(now: Snapshot) -> Table:
             Text(state, style="red"),
         )
     return table
+
+
+def _batches(batches: Sequence[BatchView], wall_ms: float) -> RenderableType:
+    """Return the oldest batches under way, a row each, and how many more there are."""
+    table = Table.grid(padding=(0, 2))
+    for batch in batches[:BATCHES_SHOWN]:
+        age = _clock(max(0.0, wall_ms - batch.created_ms) / 1000) if batch.created_ms else ""
+        table.add_row(
+            f"batch {batch.id}",
+            Text(one_line(batch.lane), style="cyan"),
+            batch.stage.replace("_", " "),
+            f"{batch.requests:,} requests" if batch.requests else "",
+            Text(one_line(batch.status, most=STATUS_WIDTH)),
+            f"age {age}" if age else "",
+        )
+    if len(batches) <= BATCHES_SHOWN:
+        return table
+    return Group(table, Text(f"and {len(batches) - BATCHES_SHOWN} more batches: {_batch_counts(batches)} in all"))
+
+
+def _batch_counts(batches: Sequence[BatchView]) -> str:
+    stages = Counter(batch.stage.replace("_", " ") for batch in batches)
+    counts = ", ".join(f"{number} {stage}" for stage, number in stages.items())
+    return f"{counts} ({sum(batch.requests for batch in batches):,} requests)"
 
 
 def _budget(scope: Scope, account: Account) -> Text:

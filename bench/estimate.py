@@ -47,7 +47,9 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
         input_tokens, output_tokens: of all calls together.
         learned: the figures come from `learned` calls that the store has seen; 0 is an assumption.
         stream_nano, batch_nano: cost of sending one by one and through the batch API; None where there is no price.
-        seconds: what the rate limits make it take at least when it is streamed; None without limits.
+        seconds: what the rate limits make it take at least when it is streamed; where none are known, what it takes at
+            the measured pace; None without either.
+        measured: day on which that pace was measured, empty where the rate limits count.
         mode, why: how it is sent, and in a few words why, where the sweep file does not say it itself.
         waves: batches one after the other until its last has ended, those that it waits for included; 0 if streamed.
         batch_seconds: what the providers may take at most for these; None if streamed.
@@ -66,14 +68,24 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     waves: int
     batch_seconds: float | None
+    measured: str = ""
+
+
+class Pace(msgspec.Struct, frozen=True, kw_only=True):
+    """How fast a model was measured to answer, and on which day."""
+
+    calls_per_s: float
+    output_tokens_per_s: float
+    day: str
 
 
 class Tariff(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model charges and allows."""
+    """What a model charges and allows, and how fast it was measured to be."""
 
     price: Price | None
     batch_price: Price | None
     limits: RateLimits
+    pace: Pace | None = None
 
 
 def forecast(
@@ -101,6 +113,7 @@ def forecast(
         each_input, each_output = _tokens(design, stage, alias, measured, seen)
         usage = Usage(input_tokens=round(each_input * calls), output_tokens=round(each_output * calls))
         tariff, choice = tariffs[alias], choices[alias, stage.value]
+        seconds, day = _time(tariff, calls, usage)
         lines.append(
             Line(
                 stage=stage.value,
@@ -111,11 +124,12 @@ def forecast(
                 learned=known.calls if known else 0,
                 stream_nano=_cost(tariff.price, usage),
                 batch_nano=_cost(tariff.batch_price, usage),
-                seconds=_seconds(tariff.limits, calls, usage),
+                seconds=seconds,
                 mode=choice.mode,
                 why=choice.why,
                 waves=choice.waves,
                 batch_seconds=choice.seconds if choice.mode is Mode.BATCH else None,
+                measured=day if choice.mode is Mode.STREAM else "",
             )
         )
     return lines
@@ -132,7 +146,7 @@ def chosen_nano(line: Line) -> int | None:
 
 
 def stream_seconds(lines: Iterable[Line]) -> float | None:
-    """Return what the rate limits make the streamed lines take at least: models work beside each other, stages not."""
+    """Return what the streamed lines take, most often at least: models work beside each other, stages not."""
     sums: dict[str, float] = {}
     for line in lines:
         if line.mode is Mode.STREAM and line.seconds is not None:
@@ -186,6 +200,15 @@ def _cost(price: Price | None, usage: Usage) -> int | None:
     if price is None:
         return None
     return 0 if price == FREE else cost_nano(price, usage)
+
+
+def _time(tariff: Tariff, calls: int, usage: Usage) -> tuple[float | None, str]:
+    """Return the seconds of some calls, and the day of the measurement that they rest on."""
+    seconds, pace = _seconds(tariff.limits, calls, usage), tariff.pace
+    if seconds is not None or pace is None:
+        return seconds, ""
+    # Longer answers than those that were measured take longer; of shorter ones that is not known.
+    return max(calls / pace.calls_per_s, usage.output_tokens / pace.output_tokens_per_s), pace.day
 
 
 def _seconds(limits: RateLimits, calls: int, usage: Usage) -> float | None:

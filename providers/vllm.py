@@ -9,6 +9,7 @@ runs one local model at a time.
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from itertools import count
 from typing import Final
 
@@ -62,6 +63,10 @@ class VllmProvider:
         if completion is None:
             raise closed_error()
         return Reply(completion=completion)
+
+    def between_steps(self, work: Callable[[], None]) -> None:
+        """Call `work` in the engine's thread, where alone the engine may be touched, e.g. to measure it."""
+        self._thread.between_steps(work)
 
     def withdraw(self) -> None:
         """Give back what is queued and not begun, when a run stops; what is being computed may finish.

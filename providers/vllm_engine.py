@@ -31,7 +31,7 @@ from providers.vllm_calls import (
     split_thinking,
     template_options,
 )
-from providers.vllm_load import INSTALL, first_line, import_vllm, load_engine, model_place, shut_down
+from providers.vllm_load import INSTALL, Vllm, first_line, import_vllm, load_engine, model_place, shut_down
 from providers.vllm_settings import VllmSettings, environment
 
 LOADER_VARIABLES: Final = ("LD_PRELOAD", "LD_LIBRARY_PATH")
@@ -93,7 +93,7 @@ class InProcessEngine:
                 os.environ.setdefault(name, value)
             with _surroundings_kept():
                 self._vllm = import_vllm()
-                self._engine = load_engine(self._vllm, settings, model)
+                self._engine = self.load(self._vllm, settings, model)
         except BaseException:
             ONE_PER_PROCESS.release()
             raise
@@ -108,6 +108,10 @@ class InProcessEngine:
         self._tokenizer = self._engine.get_tokenizer()
         self._close_token: int | None = self._tokenizer.get_vocab().get(THINK_CLOSE)
         self._thinking: dict[int, tuple[bool | None, bool]] = {}
+
+    def load(self, vllm: Vllm, settings: VllmSettings, model: str) -> Any:
+        """Return vLLM's engine; raises UserError when the model does not load."""
+        return load_engine(vllm, settings, model)
 
     def add(self, number: int, request: Request) -> None:
         """Take a request under `number`.

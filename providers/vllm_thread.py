@@ -98,6 +98,10 @@ class EngineThread:
         """Forget a request, wherever it is."""
         self._orders.put(partial(self._drop, number))
 
+    def between_steps(self, work: Callable[[], None]) -> None:
+        """Call `work`, which raises nothing, in the engine's thread, where alone the engine may be touched."""
+        self._orders.put(work)
+
     def withdraw(self) -> None:
         """Give back, unanswered, every request that has not begun to be computed; those that have go on."""
         self._orders.put(self._withdraw)

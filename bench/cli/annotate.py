@@ -43,7 +43,13 @@ def annotate() -> None:
 @click.option("--tasks", type=click.IntRange(0), default=5, show_default=True, help="Least tasks a label.")
 @click.option("--personas", type=click.IntRange(0), default=20, show_default=True, help="Least personas a label.")
 @click.option("--name", default="", help="Name of the sample; SWEEP-JUDGE-SIZE-SEED by default.")
-@click.option("--persona-file", type=click.Path(path_type=Path), help="File of imported personas that the sweep used.")
+@click.option(
+    "--persona-file",
+    "persona_files",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="File of personas that the sweep used, once or more, if it has moved since.",
+)
 def sample(
     store: Path,
     sweep: str,
@@ -54,14 +60,17 @@ def sample(
     tasks: int,
     personas: int,
     name: str,
-    persona_file: Path | None,
+    persona_files: tuple[Path, ...],
 ) -> int:
-    """Draw a blind sample of judged claims from STORE. The same store, seed and size give the same sample."""
+    """Draw a blind sample of judged claims from STORE. The same store, seed and size give the same sample.
+
+    Imported and generated personas are read from the files that the sweep file names, from the current folder.
+    """
     from instruments.annotation.sample import SamplePlan, Spread
 
     plan = SamplePlan(size=size, seed=seed, least=Spread(models=models, tasks=tasks, personas=personas))
     with _opened(store) as connection:
-        drawn, is_new = _draw(connection, plan, sweep=sweep, judge=judge, name=name, persona_file=persona_file)
+        drawn, is_new = _draw(connection, plan, sweep=sweep, judge=judge, name=name, persona_files=persona_files)
     _tell_sample(drawn, is_new=is_new)
     return 0
 
@@ -191,13 +200,13 @@ def _draw(
     sweep: str,
     judge: str,
     name: str,
-    persona_file: Path | None,
+    persona_files: Sequence[Path],
 ) -> "tuple[Sample, bool]":
     """Return the sample of that name and whether it is new; an existing one is never drawn again."""
+    from bench.personafiles import sweep_personas
     from instruments.annotation.judged import candidates, find_judged, items_of
     from instruments.annotation.sample import draw
     from instruments.annotation.store import add_sample, find_sample, list_samples
-    from instruments.personas import load_personas
     from instruments.tasks import load_tasks
 
     judged = find_judged(connection, sweep, judge)
@@ -208,12 +217,18 @@ def _draw(
                 raise UserError(f"sample {name!r} was drawn otherwise", where="--name", mend="give another name")
             return known, False
     drawn = draw(candidates(connection, judged), plan)
-    personas = {persona.id: persona for persona in load_personas(imported=persona_file)}
+    personas = sweep_personas(_sweep_file(connection, judged.id), persona_files)
     items = items_of(connection, name, drawn.claims, judged, personas, load_tasks())
     add_sample(
         connection, items, drawn.strata, name=name, sweep_id=judged.id, judge=judged.judge, plan=plan, now_ms=_now_ms()
     )
     return find_sample(connection, name), True
+
+
+def _sweep_file(connection: "sqlite3.Connection", sweep_id: int) -> str:
+    """Return the text of the sweep file that the store keeps, or an empty one."""
+    query = "SELECT manifest ->> '$.sweep_file' FROM sweep WHERE id = ?"
+    return str(connection.execute(query, (sweep_id,)).fetchone()[0] or "")
 
 
 def _tell_sample(drawn: "Sample", *, is_new: bool) -> None:

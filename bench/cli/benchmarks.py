@@ -1,7 +1,7 @@
 """`mirage bench`: benchmarks, each with a table on the screen and, with `--json FILE`, every figure in a file.
 
-Nothing here calls a provider: the other side is a server of this program on the same machine. Figures of a busy machine
-are worth less, so every table says how busy it was.
+Nothing here calls a provider, but for `providers`, which has a module of its own: the other side is a server of this
+program on the same machine. Figures of a busy machine are worth less, so every table says how busy it was.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,15 +31,19 @@ class Benchmarks(LazyGroup):
             "limits": ("bench.cli.benchmarks", "limits"),
             "kills": ("bench.cli.benchmarks", "kills"),
             "scale": ("bench.cli.benchmarks", "scale"),
+            "analysis": ("bench.cli.benchmarks", "analysis"),
+            "local": ("bench.cli.benchmarks", "local"),
+            "providers": ("bench.cli.providers", "providers"),
         }
     )
 
 
 @click.group("bench", cls=Benchmarks)
 def bench() -> None:
-    """Measure the program itself: its own work per call, its use of rate limits, crashes, size.
+    """Measure the program itself: its own work per call, its use of rate limits, crashes, size, its tables.
 
-    No provider is called and nothing is paid: what answers is a process of this program on this machine.
+    But for `providers`, no provider is called and nothing is paid: what answers is a process of this program on this
+    machine.
     """
 
 
@@ -128,12 +132,16 @@ def limits(as_json: Path | None, folder: Path | None, *, short: bool) -> int:
 @click.option("--kills", "times", type=click.IntRange(0), default=200, show_default=True)
 @click.option("--calls", type=click.IntRange(10), default=20_000, show_default=True)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of faults and instants.")
+@click.option("--mode", type=click.Choice(("stream", "batch")), default="stream", show_default=True)
 @measured
-def kills(times: int, calls: int, seed: int, as_json: Path | None, folder: Path | None) -> int:
+def kills(times: int, calls: int, seed: int, mode: str, as_json: Path | None, folder: Path | None) -> int:
     """Kill -9 a sweep under faults again and again, resume it, and let the provider's bill say what was repeated.
 
-    Nothing may be lost, and nothing repeated but calls that were on the wire when the process died.
+    Nothing may be lost, and nothing repeated but calls that were on the wire when the process died. By batch, over all
+    providers that have batches and with kills aimed between any two steps, nothing at all may be repeated.
     """
+    if mode == "batch":
+        return _batch_kills(times, calls, seed, as_json, folder)
     from bench.throughput.kills import run_kills
     from engine.money import usd
 
@@ -155,6 +163,32 @@ def kills(times: int, calls: int, seed: int, as_json: Path | None, folder: Path 
     heads = ("what", "number", "")
     _show("a sweep that is killed · SIMULATED provider", heads, rows, report.load_before, report.load_after)
     return _end("kills", report, as_json, holds=report.holds)
+
+
+def _batch_kills(times: int, calls: int, seed: int, as_json: Path | None, folder: Path | None) -> int:
+    from bench.throughput.kills_batches import run_batch_kills
+    from engine.money import usd
+
+    report = run_batch_kills(kills=times, calls=calls, seed=seed, folder=folder, told=_tell)
+    lines = sum(report.providers.values())
+    rows = [
+        ("planned calls", f"{report.calls:,}", f"{report.batches:,} batches at {len(report.providers)} providers"),
+        ("kills", f"{report.kills:,}", f"median life {report.life_s:.2f} s"),
+        ("of them where aimed", f"{report.aimed:,}", f"{report.steps} of {report.of_steps} steps"),
+        ("completed", f"{report.completed:,}", ""),
+        ("failed", f"{report.failed:,}", f"{report.unknown:,} of them with unknown outcome: no row tells"),
+        ("lost", f"{report.lost:,}", "must be 0"),
+        ("billed twice", f"{report.billed_twice:,}", "must be 0"),
+        ("charged without an answer", f"{report.charged_without_answer:,}", "rows that the provider lost"),
+        ("cut off and sent again", f"{report.expired:,}", "expired or cancelled: not charged"),
+        ("batches that never ran", f"{report.dropped:,}", f"of {lines:,}"),
+        ("bill", usd(report.billed_nano), "the providers'"),
+        ("ledger", usd(report.ledger_nano), f"the engine's, {usd(report.assumed_nano)} of it assumed"),
+        ("agree to the nano-dollar", "yes" if report.exact else "NO", ""),
+    ]
+    heads = ("what", "number", "")
+    _show("batches that are killed · SIMULATED providers", heads, rows, report.load_before, report.load_after)
+    return _end("kills by batch", report, as_json, holds=report.holds)
 
 
 @click.command()
@@ -186,6 +220,81 @@ def scale(requests: int, send: int, as_json: Path | None, folder: Path | None) -
     return _end("scale", report, as_json, holds=report.holds)
 
 
+@click.command()
+@click.option("--claims", type=_NUMBERS, default=143_616, show_default=True, help="Judged claims, about.")
+@click.option("--plain-resamples", type=click.IntRange(0), default=20, show_default=True, help="0 leaves it out.")
+@measured
+def analysis(claims: int, plain_resamples: int, as_json: Path | None, folder: Path | None) -> int:
+    """Make all tables of a sweep of the paper's size, on one core, beside plain pandas and scipy.
+
+    The store is made up from a seed. --claims 10000000 takes some minutes and five gigabytes of disk.
+    """
+    from bench.throughput.analysis import promised, run_analysis
+
+    report = run_analysis(claims=claims, plain_resamples=plain_resamples, folder=folder, told=_tell)
+    sides = [("ours", report.ours), *([("plain", report.plain)] if report.plain else [])]
+    rows = [
+        (
+            name,
+            f"{found.load_s:.2f}",
+            f"{found.tables_s:.2f}",
+            f"{found.resampling_s:.2f}",
+            f"{found.wall_s:.2f}",
+            f"{found.resamples:,}",
+            f"{found.figures:,}",
+            f"{found.peak_mb:,.0f}",
+        )
+        for name, found in sides
+    ]
+    heads = ("CPU seconds, one core", "read", "tables", "of it shares", "by the clock", "resamples", "intervals", "MB")
+    title = f"all tables of {report.claims:,} claims, store {report.store_mb:,.0f} MB · SIMULATED answers"
+    _show(title, heads, rows, report.load_before, report.load_after)
+    click.echo(f"promised for this size: {promised(report.claims)}")
+    if report.plain_extrapolated_s is not None:
+        click.echo(
+            f"plain pandas and scipy with {report.ours.resamples:,} resamples: about"
+            f" {report.plain_extrapolated_s:,.0f} s (extrapolated), {report.times_faster:,.0f} times ours;"
+            f" both find the same: {'yes' if report.agrees else 'NO'}"
+        )
+    return _end("analysis", report, as_json, holds=report.holds and report.agrees)
+
+
+@click.command()
+@click.option("--model", default="smollm2-135m", show_default=True, help="Alias, folder or hub name of a local model.")
+@click.option("--prompts", type=_NUMBERS, default=32, show_default=True, help="Requests a repetition.")
+@click.option("--tokens", type=_NUMBERS, default=64, show_default=True, help="Most tokens of an answer.")
+@click.option("--repeats", type=_NUMBERS, default=9, show_default=True, help="Pairs; the one in the middle counts.")
+@click.option("--json", "as_json", type=click.Path(dir_okay=False, path_type=Path), help="Write every figure there.")
+def local(model: str, prompts: int, tokens: int, repeats: int, as_json: Path | None) -> int:
+    """Measure the local model in this program beside vLLM's own LLM.chat, on the same prompts, in turns.
+
+    Nothing is simulated: the model computes. Takes some minutes; other work on the machine slows both sides down.
+    """
+    from bench.throughput.local import LEAST_RATIO, local_model, measure_local
+
+    report = measure_local(local_model(model), prompts=prompts, max_tokens=tokens, repeats=repeats, told=_tell)
+    rows = [
+        (
+            row.side,
+            f"{row.tokens_per_s:,.1f}",
+            f"{row.prompt_tokens_per_s:,.1f}",
+            f"{row.requests_per_s:,.2f}",
+            f"{row.cpu_s_per_1000_tokens:.2f}",
+            "  ".join(f"{each:,.0f}" for each in row.all_tokens_per_s),
+        )
+        for row in report.rows
+    ]
+    heads = ("side", "tokens/s", "prompt tokens/s", "requests/s", "CPU s / 1,000 tokens", "all repetitions")
+    title = f"{report.model}: {report.prompts} prompts, at most {report.max_tokens} tokens each, {report.dtype}"
+    _show(title, heads, rows, report.load_before, report.load_after)
+    click.echo(
+        f"ratio {report.ratio:.3f}, the middle of {report.repeats} pairs (at least {LEAST_RATIO} is promised);"
+        f" of the fastest {report.fastest_ratio:.3f}, of processor time {report.cpu_ratio:.3f}"
+    )
+    click.echo(f"event loop lag: p50 {report.lag_p50_ms:.1f} ms, p99 {report.lag_p99_ms:.1f} ms")
+    return _end("local", report, as_json, holds=report.holds, simulated=False)
+
+
 def _tell(text: str) -> None:
     click.echo(text, err=True)
 
@@ -211,7 +320,9 @@ def _show(
     wide_console().print(table)
 
 
-def _end(name: str, report: "msgspec.Struct", as_json: Path | None, *, holds: bool = True) -> int:
+def _end(
+    name: str, report: "msgspec.Struct", as_json: Path | None, *, holds: bool = True, simulated: bool = True
+) -> int:
     """Write the file, and say by the exit code whether what is promised held."""
     import msgspec
 
@@ -219,7 +330,7 @@ def _end(name: str, report: "msgspec.Struct", as_json: Path | None, *, holds: bo
     from engine.errors import UserError
 
     if as_json is not None:
-        found = {"benchmark": name, "simulated": True, "machine": machine(), "result": report}
+        found = {"benchmark": name, "simulated": simulated, "machine": machine(), "result": report}
         try:
             as_json.parent.mkdir(parents=True, exist_ok=True)
             as_json.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")

@@ -87,16 +87,18 @@ def retry(store: Path, sweep: str, kind: str) -> int:
 @click.option("--once", is_flag=True, help="Look once.")
 def watch(store: Path, sweep: str, *, every: float, once: bool) -> int:
     """Watch a sweep in STORE from another terminal; it does not disturb the run."""
+    from bench.cli.status import batch_counts
     from bench.loop import run_loop
     from engine.money import usd
     from engine.status import read_status
 
     while True:
         found = run_loop(read_status(store, sweep))
-        requests = found.requests
+        requests, batched = found.requests, found.batches.requests
+        batches = f"  batches {batch_counts(found.batches)}" if found.batches.by_stage else ""
         click.echo(
             f"{time.strftime('%H:%M:%S')}  {one_line(found.sweep)}  read {requests.read}/{requests.total}"
-            f"  planned {requests.planned}  on the wire {requests.sent}  failed {requests.failed}"
+            f"  planned {requests.planned}  on the wire {max(0, requests.sent - batched)}{batches}  failed {requests.failed}"
             f"  spent {usd(found.money.spent_nano)}  reserved {usd(found.money.reserved_nano)}"
         )
         if once or found.running is None:
@@ -127,7 +129,10 @@ def _show_request(found: "RequestView") -> None:
     console.print(Rule("attempts"))
     for attempt in found.attempts:
         error = one_line(f"{attempt.error_class}: {attempt.error}", most=300) if attempt.error_class else ""
-        console.print(f"{attempt.number}  {attempt.outcome}  {usd(attempt.cost_nano)}  {error}")
+        console.print(f"{attempt.number}  {attempt.outcome}  {usd(attempt.cost_nano)}  {error}".rstrip())
+        if attempt.batch is not None:
+            remote = f", {one_line(attempt.remote_id)} at its provider" if attempt.remote_id else ""
+            console.print(f"   line {attempt.line} of batch {attempt.batch} ({attempt.batch_stage}{remote})")
     for cell in found.cells:
         console.print(Rule(f"{one_line(cell.sweep)} · {cell.stage} · {one_line(cell.coords)}"))
         console.print(f"{cell.status or 'not read'} {one_line(cell.reason)}")

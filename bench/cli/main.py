@@ -25,6 +25,7 @@ class LazyGroup(click.Group):
             "run": ("bench.cli.run", "run"),
             "status": ("bench.cli.status", "status"),
             "watch": ("bench.cli.look", "watch"),
+            "batches": ("bench.cli.batches", "batches"),
             "analyze": ("bench.cli.analyze", "analyze"),
             "report": ("bench.cli.report", "report"),
             "inspect": ("bench.cli.look", "inspect_request"),

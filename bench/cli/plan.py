@@ -18,6 +18,7 @@ _CAPTION = (
     "* assumed lengths; nothing of it in the store yet",
     "> at least, by your rate limits; < at most, by the time providers take for batches",
 )
+_MEASURED = "~ no rate limit known: by `mirage bench providers`, measured on {}"
 
 
 @click.command()
@@ -29,7 +30,8 @@ def plan(sweep: Path, store: Path | None, *, as_json: bool) -> int:
 
     What the store has already seen of a model replaces assumptions. Prices of the batch API stand beside the standard
     ones, with the mode that the file says or that `auto` chooses. The time is what your rate limits imply at least for
-    what is streamed, and what the providers may take at most for what is batched.
+    what is streamed (or, where no limit is known, what `mirage bench providers` measured), and what the providers may
+    take at most for what is batched.
     """
     import msgspec
 
@@ -54,7 +56,10 @@ def _show(lines: "list[Line]") -> None:
 
     reasons = list(dict.fromkeys(line.why for line in lines if line.why))
     notes = [f"({number}) {why}" for number, why in enumerate(reasons, 1)]
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption="\n".join((*_CAPTION, *notes)), caption_justify="left")
+    days = sorted({line.measured for line in lines if line.measured})
+    measured = [_MEASURED.format(" and ".join(days))] if days else []
+    caption = "\n".join((*_CAPTION, *measured, *notes))
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=caption, caption_justify="left")
     for name in ("stage", "model"):
         table.add_column(name, no_wrap=True)
     for name in ("calls", "tokens in", "out", "stream", "batch"):
@@ -74,7 +79,7 @@ def _show(lines: "list[Line]") -> None:
 def _row(line: "Line") -> tuple[str, ...]:
     mark = "" if line.learned else " *"
     tokens = (f"{line.calls:,}", _short(line.input_tokens) + mark, _short(line.output_tokens) + mark)
-    costs = (_money(line.stream_nano), _money(line.batch_nano))
+    costs = (money(line.stream_nano), money(line.batch_nano))
     return (line.stage, one_line(line.alias), *tokens, *costs)
 
 
@@ -84,30 +89,42 @@ def _totals(lines: "list[Line]") -> tuple[str, ...]:
     stream = total_nano(lines, lambda line: line.stream_nano)
     batch = total_nano(lines, lambda line: line.stream_nano if line.batch_nano is None else line.batch_nano)
     calls, *tokens = (sum(getattr(line, name) for line in lines) for name in ("calls", "input_tokens", "output_tokens"))
-    return (f"{calls:,}", *(_short(each) for each in tokens), _money(stream), _money(batch))
+    return (f"{calls:,}", *(_short(each) for each in tokens), money(stream), money(batch))
 
 
 def _summary(lines: "list[Line]") -> str:
     """Return what the sweep costs as it will be sent, and the time of its two parts."""
     from bench.estimate import chosen_nano, stream_seconds, total_nano
 
-    parts = [f"as it will be sent: {_money(total_nano(lines, chosen_nano))}"]
+    parts = [f"as it will be sent: {money(total_nano(lines, chosen_nano))}"]
     if (least := stream_seconds(lines)) is not None:
-        parts.append(f"streams for {_time(least)} at least, by your rate limits")
+        parts.append(_streamed(lines, least))
     slowest = max(lines, key=lambda line: line.batch_seconds or 0.0, default=None)
     if slowest is not None and slowest.batch_seconds is not None:
         waves = "1 wave" if slowest.waves == 1 else f"{slowest.waves} waves"
         parts.append(f"batches end within {_hours(slowest.batch_seconds)}, in {waves}, most often much sooner")
     if unknown := sorted({one_line(line.alias) for line in lines if line.seconds is None and not line.batch_seconds}):
-        parts.append(f"no rate limit known of {', '.join(unknown)}, so no time: [limits] can say it, replies will")
+        how = "[limits] can say it, `mirage bench providers` measures it"
+        parts.append(f"no rate limit known of {', '.join(unknown)}, so no time: {how}")
     return "; ".join(parts)
+
+
+def _streamed(lines: "list[Line]", least: float) -> str:
+    """Return the time of what is streamed, and what it rests on."""
+    days = sorted({line.measured for line in lines if line.measured})
+    if not days:
+        return f"streams for {_time(least)} at least, by your rate limits"
+    aliases = ", ".join(sorted({one_line(line.alias) for line in lines if line.measured}))
+    return f"streams for about {_time(least)}, {aliases} at the pace measured on {' and '.join(days)}"
 
 
 def _bound(line: "Line") -> str:
     """Return the time that a line takes at least, when it is streamed, or at most, when it is batched."""
     if line.batch_seconds is not None:
         return f"< {_hours(line.batch_seconds)}"
-    return "no limit known" if line.seconds is None else f"> {_time(line.seconds)}"
+    if line.seconds is None:
+        return "no limit known"
+    return f"{'~' if line.measured else '>'} {_time(line.seconds)}"
 
 
 def _hours(seconds: float) -> str:
@@ -120,7 +137,7 @@ def _time(seconds: float) -> str:
     return f"{days} d {clock}" if days else clock
 
 
-def _money(nano: int | None) -> str:
+def money(nano: int | None) -> str:
     """Return a forecast in cents, below a dollar with two digits that count; it is not exact enough for more."""
     if nano is None:
         return "-"

@@ -29,6 +29,13 @@ def _number_or_all(_context: click.Context, _option: click.Parameter, value: str
 @click.option("--sweep", default="", help="Name of the sweep; needed when the store holds several.")
 @click.option("--judge", default="", help="Alias of the judge whose labels count; the sweep's first by default.")
 @click.option("--out", type=click.Path(path_type=Path), help="HTML file; beside the store by default.")
+@click.option(
+    "--truncated",
+    type=click.Choice(["use", "missing"]),
+    default="use",
+    show_default=True,
+    help="Use the claims of answers that were cut short, or take such answers for missing.",
+)
 @click.option("--resamples", type=click.IntRange(100, 1_000_000), default=_RESAMPLES, show_default=True)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the bootstrap and the sample.")
 @click.option(
@@ -40,7 +47,15 @@ def _number_or_all(_context: click.Context, _option: click.Parameter, value: str
     help="How many responses to embed, evenly over models and tasks.",
 )
 def report(
-    store: Path, sweep: str, judge: str, out: Path | None, *, resamples: int, seed: int, explore: int | None
+    store: Path,
+    sweep: str,
+    judge: str,
+    out: Path | None,
+    truncated: str,
+    *,
+    resamples: int,
+    seed: int,
+    explore: int | None,
 ) -> int:
     """Write the sweep in STORE as one HTML page: tables with intervals, figures, responses beside the evidence.
 
@@ -52,7 +67,7 @@ def report(
     from engine.errors import UserError
 
     write = _writer()
-    settings = Settings(judge=judge, resamples=resamples, seed=seed)
+    settings = Settings(judge=judge, truncated=truncated == "use", resamples=resamples, seed=seed)
     try:
         written = write(store, out or store.with_suffix(".report.html"), settings, sweep=sweep, explore=explore)
     except (StoreError, UnknownJudgeError, NothingToReportError, ExportError) as error:

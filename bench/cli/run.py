@@ -68,6 +68,9 @@ def _say_end(prepared: Prepared, result: Result) -> None:
         f"{EXITS[OF_OUTCOME[result.outcome]]}. {result.snapshot.calls} calls in this run, "
         f"{usd(result.snapshot.spent_nano)} spent."
     )
+    if result.snapshot.errors:
+        counts = ", ".join(f"{number} {kind}" for kind, number in sorted(result.snapshot.errors.items()))
+        click.echo(f"calls that went wrong in this run: {counts}; `mirage errors {prepared.store_path}` says what")
     click.echo(f"store: {prepared.store_path}")
     sys.stdout.flush()
 

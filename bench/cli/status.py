@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from bench.text import one_line
-from engine.status import Status, read_status
+from engine.status import Batches, Status, read_status
 
 
 @click.command()
@@ -15,7 +15,8 @@ from engine.status import Status, read_status
 def status(store: Path, sweep: str, *, as_json: bool) -> int:
     """Show how far the sweep in STORE is, without disturbing it.
 
-    Every planned request is in one of the states planned, sent, in_doubt, settled, read and failed; they add up.
+    Every planned request is in one of the states planned, sent, in_doubt, settled, read and failed; they add up. Those
+    that wait in a batch are among the sent ones.
     """
     from bench.loop import run_loop
 
@@ -27,6 +28,12 @@ def status(store: Path, sweep: str, *, as_json: bool) -> int:
     else:
         _show(found)
     return 0
+
+
+def batch_counts(batches: Batches) -> str:
+    """Return batches by stage, and the requests that wait in them, as a few words."""
+    stages = ", ".join(f"{number} {stage.replace('_', ' ')}" for stage, number in batches.by_stage.items())
+    return f"{stages} ({batches.requests:,} requests wait in them)" if batches.requests else stages
 
 
 def _show(found: Status) -> None:
@@ -48,6 +55,8 @@ def _show(found: Status) -> None:
     assumed = f" ({usd(money.assumed_nano)} of it assumed for {found.assumed_calls} calls cut off on the wire)"
     spent = usd(money.spent_nano) + " spent" + (assumed if found.assumed_calls else "")
     console.print(f"money:    {spent}, {usd(money.reserved_nano)} reserved")
+    if found.batches.by_stage:
+        console.print(f"batches:  {batch_counts(found.batches)}; `mirage batches` lists them")
     console.print(f"calls:    {found.completions} answered of {found.attempts} sent, {found.tokens:,} tokens")
     table = Table("stage")
     for name in ("cells", "read", "unreadable", "truncated", "failed", "pending"):

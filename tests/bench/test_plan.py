@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bench.cli import main
-from bench.cli.plan import _money
+from bench.cli.plan import money
 from bench.estimate import Line, chosen_nano, stream_seconds, total_nano
 from bench.modes import Mode
 
@@ -144,7 +144,7 @@ def test_stages_of_a_model_wait_for_each_other_and_models_do_not() -> None:
 )  # fmt: skip
 def test_small_money_is_shown_with_digits_that_count(nano: int | None, shown: str) -> None:
     """A sweep of a third of a cent is not free."""
-    assert _money(nano) == shown
+    assert money(nano) == shown
 
 
 def test_a_model_without_a_known_limit_has_no_time_and_the_plan_says_so(capsys: pytest.CaptureFixture[str]) -> None:

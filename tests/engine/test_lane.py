@@ -203,10 +203,11 @@ def test_a_lane_learns_from_the_headers_of_a_refusal() -> None:
     lane = make_lane(RateLimits(concurrency=64))
     fill(lane, 3)
     assert admit_next(lane, 0.0)
-    lane.throttle(0.0, 0.0, RateHints(requests_limit=60, requests_remaining=0))
+    lane.throttle(0.0, 0.0, RateHints(requests_limit=60))
+    assert admit_next(lane, 0.0)
     ticket = lane.head(0.0)
     assert ticket is not None
-    assert lane.ready_at(ticket, 0.0) == pytest.approx(1.0)
+    assert lane.ready_at(ticket, 0.0) == pytest.approx(1.0 / PACE)
 
 
 def test_a_lane_remembers_the_calls_of_earlier_runs_for_the_day() -> None:

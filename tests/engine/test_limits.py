@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.limits import DAY, PACE, SLICE, Buckets, Cost, DayWindow, RateLimits, TokenBucket
+from engine.limits import DAY, MINUTE, PACE, SLICE, Buckets, Cost, DayWindow, RateLimits, TokenBucket
 
 ONE = Cost(input_tokens=100, output_tokens=50)
 costs = st.integers(1, 500)
@@ -164,8 +164,17 @@ def test_a_call_that_never_left_does_not_count_for_the_day() -> None:
 )
 def test_each_dimension_limits_the_calls_of_a_second(limits: RateLimits, burst: int) -> None:
     """Less than a second's share of the minute goes at once, then each call waits."""
-    buckets = Buckets(limits, 0.0)
+    buckets = Buckets(limits, -MINUTE)
     for _ in range(burst):
+        assert buckets.ready_at(ONE, 0.0) == 0.0
+        buckets.take(ONE, 0.0)
+    assert buckets.ready_at(ONE, 0.0) > 0.0
+
+
+def test_the_first_calls_leave_tokens_over() -> None:
+    """Providers set a whole output allowance aside for each of them."""
+    buckets = Buckets(RateLimits(tokens=90_000), 0.0)
+    for _ in range(4):
         assert buckets.ready_at(ONE, 0.0) == 0.0
         buckets.take(ONE, 0.0)
     assert buckets.ready_at(ONE, 0.0) > 0.0
@@ -185,7 +194,7 @@ def test_without_limits_everything_goes_at_once() -> None:
 )
 def test_a_call_that_never_left_is_given_back_in_every_dimension(limits: RateLimits) -> None:
     """As if it had not been admitted."""
-    buckets = Buckets(limits, 0.0)
+    buckets = Buckets(limits, -MINUTE)
     buckets.take(ONE, 0.0)
     buckets.give_back(ONE, 0.0)
     assert buckets.ready_at(ONE, 0.0) == 0.0
@@ -201,7 +210,7 @@ def test_a_call_that_never_left_is_given_back_in_every_dimension(limits: RateLim
 )
 def test_an_estimate_is_replaced_by_what_was_used(limits: RateLimits, seconds: float) -> None:
     """100 tokens each way were expected, 10 and 150 came; each direction is corrected for itself."""
-    buckets = Buckets(limits, 0.0, burst_seconds=1.0)
+    buckets = Buckets(limits, -MINUTE, burst_seconds=1.0)
     buckets.take(Cost(input_tokens=100, output_tokens=100), 0.0)
     buckets.correct(Cost(input_tokens=100, output_tokens=100), Cost(input_tokens=10, output_tokens=150), 0.0)
     assert buckets.ready_at(Cost(input_tokens=100, output_tokens=50), 0.0) == pytest.approx(seconds / PACE)
@@ -240,14 +249,6 @@ def test_a_remaining_allowance_below_ours_is_believed() -> None:
     buckets.lower_to("unheard-of", 0, 0.0)
     buckets.take(ONE, 0.0)  # what is announced is rounded down to whole requests
     assert buckets.ready_at(ONE, 0.0) == pytest.approx(0.1 / PACE)
-
-
-def test_announced_tokens_may_be_rounded_to_thousands() -> None:
-    """A lane of 480,000 tokens a minute does not stop for what is left of a thousand."""
-    buckets = Buckets(RateLimits(tokens=480_000), 0.0)
-    buckets.lower_to("tokens", 0, 0.0)
-    assert buckets.ready_at(Cost(input_tokens=500, output_tokens=500), 0.0) == 0.0
-    assert buckets.ready_at(Cost(input_tokens=1_000, output_tokens=500), 0.0) > 0.0
 
 
 @given(st.integers(600, 60_000), st.lists(st.floats(0, 0.15), min_size=30, max_size=30))

@@ -9,7 +9,8 @@ import pytest
 
 from engine.errors import StoreError
 from engine.store import Store
-from engine.testing import make_cell, make_cells
+from engine.testing import make_cell, make_cells, make_ticket
+from engine.writer import LARGEST_GROUP
 
 Desk = Any
 
@@ -59,6 +60,30 @@ async def test_a_waiter_that_is_cancelled_does_not_take_its_result_with_it(desk:
         await waiter
     await desk.store.flush()
     assert (await desk.spent()).nano == 400
+
+
+async def test_what_a_call_waits_for_goes_before_what_has_waited_longer(desk: Desk) -> None:
+    """Answers can wait for the disk, calls that may not leave before it should not."""
+    await desk.plan(*make_cells(range(3 * LARGEST_GROUP)))
+    leased, *others = await desk.lease(1000)
+    tickets = [await desk.send(each) for each in others]
+    ended: list[str] = []
+    jobs = [asyncio.create_task(desk.settle(ticket), name="settle") for ticket in tickets]
+    await asyncio.sleep(0)
+    jobs.append(asyncio.create_task(desk.store.send(make_ticket(leased), desk.run_id, 0), name="send"))
+    for job in jobs:
+        job.add_done_callback(lambda done: ended.append(done.get_name()))
+    await asyncio.gather(*jobs)
+    assert ended.index("send") <= LARGEST_GROUP
+
+
+async def test_flushing_waits_for_urgent_operations_too(desk: Desk) -> None:
+    """However many there are."""
+    await desk.plan(*make_cells(range(3 * LARGEST_GROUP)))
+    jobs = [asyncio.create_task(desk.store.send(make_ticket(each), desk.run_id, 0)) for each in await desk.lease(1000)]
+    await asyncio.sleep(0)
+    await desk.store.flush()
+    assert [job.done() for job in jobs] == [True] * 3 * LARGEST_GROUP
 
 
 async def test_closing_writes_what_was_put_before(desk: Desk) -> None:
