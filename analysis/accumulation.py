@@ -93,16 +93,6 @@ class Retraction:
     other_held: int
     other_removed: int
 
-    @property
-    def rate(self) -> float:
-        """Share of contradicted attributes that were retracted at once; `nan` if none was held."""
-        return float(divided(np.asarray(self.retracted), np.asarray(self.held)))
-
-    @property
-    def other_rate(self) -> float:
-        """Share of the other attributes removed in the same step; `nan` if there were none."""
-        return float(divided(np.asarray(self.other_removed), np.asarray(self.other_held)))
-
 
 def growth(sizes: FloatArray, resamples: Resamples | None = None, *, level: float = LEVEL) -> Growth:
     """Return mean sizes at both ends and what lies between.

@@ -16,7 +16,6 @@ from typing import Final, Literal, TypeAlias
 
 import numpy as np
 from scipy.special import ndtri
-from scipy.stats import binomtest
 
 from analysis.estimates import LEVEL, NAN, Estimate, FloatArray, IntArray, Interval, Number, missing, seed_of
 from analysis.rates import OVER_INFERRED, Totals
@@ -116,12 +115,79 @@ def accuracy(table: IntArray, *, level: float = LEVEL) -> Estimate:
     >>> accuracy(np.array([[9, 1], [0, 10]])).value
     0.95
     """
-    n, alike = int(table.sum()), int(np.trace(table))
-    if not n:
-        return missing(NO_ITEMS, method="accuracy")
-    ends = binomtest(alike, n).proportion_ci(confidence_level=level, method="wilson")
-    interval = Interval(low=float(ends.low), high=float(ends.high), level=level, method="Wilson")
-    return Estimate(value=alike / n, n=n, interval=interval, method="accuracy")
+    return proportion(int(np.trace(table)), int(table.sum()), method="accuracy", level=level)
+
+
+def proportion(count: float, of: float, *, method: str, level: float = LEVEL) -> Estimate:
+    """Return a share of items with Wilson's interval [4]_; `n` is the number of items, which may be shared out.
+
+    Examples
+    --------
+    >>> found = proportion(99, 100, method="share")
+    >>> found.value, round(found.interval.low, 4), round(found.interval.high, 4)
+    (0.99, 0.9455, 0.9982)
+    """
+    if not of:
+        return missing(NO_ITEMS, method=method)
+    share, z = count / of, float(ndtri((1 + level) / 2))
+    middle, scale = share + z * z / (2 * of), 1 + z * z / of
+    reach = z * (share * (1 - share) / of + (z / (2 * of)) ** 2) ** 0.5
+    # At the ends of the scale the formula is exact but for rounding.
+    low = 0.0 if count == 0 else (middle - reach) / scale
+    high = 1.0 if count == of else (middle + reach) / scale
+    interval = Interval(low=low, high=high, level=level, method="Wilson")
+    return Estimate(value=share, n=round(of), interval=interval, method=method)
+
+
+def f1_estimates(
+    table: IntArray,
+    rng: np.random.Generator,
+    *,
+    strata: Strata | None = None,
+    count: int = RESAMPLES,
+    level: float = LEVEL,
+) -> tuple[Estimate, ...]:
+    """Return F1 per label and their plain mean last, with percentile bootstrap intervals over items.
+
+    Parameters
+    ----------
+    table, level
+        As in `kappa`.
+    rng, strata, count
+        As in `kappa_bootstrap`.
+
+    Returns
+    -------
+    tuple of Estimate
+        `n` is the items of that label by either side, and all items for the mean. `nan` for a label without an item;
+        a resample in which a label has none is dropped there, and the mean is over the others.
+
+    Examples
+    --------
+    >>> found = f1_estimates(np.array([[8, 2], [0, 10]]), np.random.default_rng(1), count=500)
+    >>> [round(estimate.value, 6) for estimate in found]
+    [0.888889, 0.909091, 0.89899]
+    """
+    method, scores = "F1", class_scores(table)
+    labels = len(table)
+    if not table.any():
+        return (missing(NO_ITEMS, method=method),) * (labels + 1)
+    draws = resampled_tables(table, rng, count, strata)
+    right = np.diagonal(draws, axis1=1, axis2=2)
+    each = divided(2 * right, draws.sum(axis=1) + draws.sum(axis=2))
+    known = ~np.isnan(each)
+    mean = divided(np.where(known, each, 0.0).sum(axis=1), known.sum(axis=1))
+    kept = f" within {strata}" if strata else ""
+    resamples = Resamples(multiplicities=np.ones((count, 1)), method=f"percentile, item bootstrap{kept}")
+    values = [*scores.f1.tolist(), scores.macro_f1]
+    sizes = [*(table.sum(axis=0) + table.sum(axis=1) - np.diagonal(table)).tolist(), int(table.sum())]
+    replicates = [*each.T, mean]
+    return tuple(
+        missing(NO_ITEMS, method=method)
+        if np.isnan(value)
+        else _with_interval(value, size, resamples.interval(drawn, level), method, seed_of(rng))
+        for value, size, drawn in zip(values, sizes, replicates, strict=True)
+    )
 
 
 def kappa(table: IntArray, weighting: Weighting = "nominal", *, level: float = LEVEL) -> Estimate:
@@ -313,16 +379,28 @@ def agreement_weights(labels: int, weighting: Weighting) -> FloatArray:
     return np.asarray(np.where(apart == 0, 1.0, 1.0 - apart**power))
 
 
-def resampled_tables(table: IntArray, rng: np.random.Generator, count: int, strata: Strata | None = None) -> Totals:
-    """Draw tables by resampling items, shape (count, labels, labels), with row or column totals fixed if asked."""
+def resampled_tables(table: Number, rng: np.random.Generator, count: int, strata: Strata | None = None) -> Totals:
+    """Draw tables by resampling items, shape (count, labels, labels), with row or column totals fixed if asked.
+
+    Of an item that is shared out between several labels one of them is drawn, which makes intervals rather too wide.
+    """
     if strata is None:
         flat = table.ravel()
-        return rng.multinomial(int(flat.sum()), flat / flat.sum(), size=count).reshape(count, *table.shape)
+        return rng.multinomial(round(float(flat.sum())), flat / flat.sum(), size=count).reshape(count, *table.shape)
     turned = table if strata == "rows" else table.T
-    lines = [rng.multinomial(int(line.sum()), divided(line, line.sum()), size=count) for line in turned if line.any()]
+    lines = [
+        rng.multinomial(round(float(line.sum())), divided(line, line.sum()), size=count)
+        for line in turned
+        if line.any()
+    ]
     drawn = np.zeros((count, *turned.shape), dtype=np.int64)
     drawn[:, turned.any(axis=1)] = np.stack(lines, axis=1)
     return drawn if strata == "rows" else drawn.swapaxes(1, 2)
+
+
+def _with_interval(value: float, n: int, interval: Interval | None, method: str, seed: str) -> Estimate:
+    reason = "" if interval else "resamples do not vary: no interval"
+    return Estimate(value=value, n=n, interval=interval, method=method, seed=seed if interval else "", reason=reason)
 
 
 def _kappa_error(shares: FloatArray, weights: FloatArray) -> float:

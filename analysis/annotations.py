@@ -6,7 +6,6 @@ Opens the store read-only, also while people still label. Labels are positions i
 import json
 import sqlite3
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,6 +13,8 @@ from typing import Final
 import numpy as np
 
 from analysis.agreement import confusion
+from analysis.database import StoreError, names_of, reading
+from analysis.estimates import Number
 from analysis.rates import Totals
 from analysis.records import ABSENT, LABELS, Counts, Ints
 
@@ -110,7 +111,7 @@ class Validation:
         return MAJORITY, majority(self.human)
 
     def table(self, annotator: str = "") -> Totals:
-        """Return the confusion matrix, human labels down and judge labels across, as `corrected_oi` wants it.
+        """Return the confusion matrix, human labels down and judge labels across.
 
         Parameters
         ----------
@@ -118,6 +119,27 @@ class Validation:
             As in `reference`.
         """
         return confusion(self.reference(annotator)[1], self.judged, len(LABELS))
+
+    def shared_table(self, annotator: str = "") -> Number:
+        """Return items by human label (down) and judge label (across), as `corrected_oi` wants it.
+
+        An item that several annotators have labelled is shared out equally between their labels, so that no item is
+        left out: those on which people differ are those on which judges err, and a majority has no answer for ties.
+
+        Parameters
+        ----------
+        annotator : str
+            One annotator; empty for all.
+        """
+        if annotator or len(self.annotators) == 1:
+            return self.table(annotator)
+        given = self.human >= 0
+        weight = given / np.maximum(given.sum(axis=0), 1)
+        table = np.zeros((len(LABELS), len(LABELS)))
+        judged = np.broadcast_to(self.judged, self.human.shape)
+        both = given & (judged >= 0)
+        np.add.at(table, (self.human[both], judged[both]), weight[both])
+        return table
 
 
 def majority(ratings: Ints) -> Ints:
@@ -149,23 +171,15 @@ def read_validation(path: Path, sample: str = "") -> Validation:
     ValidationError
         No such store or sample, several samples and no name, or no label yet.
     """
-    if not path.is_file():
-        raise ValidationError(f"{path}: no such store; give the path of a sweep's SQLite file")
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+        with reading(path) as connection:
             return _read(connection, path, sample)
-    except sqlite3.Error as error:
-        why = " ".join(str(error).split())
-        raise ValidationError(f"{path}: cannot be read ({why}); give the path of a sweep's SQLite file") from error
-
-
-def _views(connection: sqlite3.Connection) -> bool:
-    names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'view'")}
-    return names >= VIEWS
+    except StoreError as error:
+        raise ValidationError(str(error)) from error
 
 
 def _read(connection: sqlite3.Connection, path: Path, wanted: str) -> Validation:
-    if not _views(connection):
+    if not names_of(connection) >= VIEWS:
         raise ValidationError(f"{path}: holds no sample to label; draw one with `mirage annotate sample`")
     samples = connection.execute(
         "SELECT sample, sweep, judge, simulated, manifest, items, population"

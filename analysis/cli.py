@@ -4,7 +4,7 @@
 
 0. Done.
 2. Wrong arguments, or a store, sweep or judge that is not there.
-3. The sweep has no planned answer yet.
+3. The sweep has no answer yet.
 4. The files of `--out` cannot be written.
 130. Interrupted.
 """
@@ -156,7 +156,7 @@ def _options(arguments: Sequence[str] | None) -> Options:
     parser = _Parser(
         prog="python -m analysis",
         description="Print the tables of a sweep from its store, or from a folder of its rows as Parquet.",
-        epilog="exit codes: 0 done; 2 wrong arguments, store, sweep or judge; 3 nothing planned; 4 --out not writable",
+        epilog="exit codes: 0 done; 2 wrong arguments, store, sweep or judge; 3 no answer yet; 4 --out not writable",
     )
     parser.add_argument(
         "store", type=Path, metavar="STORE", help="the sweep's SQLite file, opened read-only; or exported Parquet"

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from itertools import starmap
 from typing import Final
 
 import numpy as np
@@ -15,6 +14,7 @@ SEPARATOR: Final = "\n"
 # A claim's label and accuracy in full, as readings spell them, in the order of their letters.
 LABEL_WORDS: Final = ("GROUNDED", "INFERRED_REASONABLE", "INFERRED_STEREOTYPE", "FABRICATED")
 ACCURACY_WORDS: Final = ("CORRECT", "INCORRECT", "PARTIALLY_CORRECT", "UNVERIFIABLE")
+NO_ACCURACY: Final = ACCURACIES[NOT_GIVEN]
 # One cell of the count table per (label, accuracy), with a last row and column for letters that mean nothing.
 _LABEL_CELLS: Final = len(LABELS) + 1
 _ACCURACY_CELLS: Final = len(ACCURACIES) + 1
@@ -70,17 +70,16 @@ def count_letters(labels: Sequence[object], accuracy: Sequence[object]) -> Ints:
         Counts; -1 throughout where a row is not understood: a letter that means nothing, or accuracies that do not
         match the labels one to one.
     """
-    letters = list(map(_line, labels))
-    matching = list(starmap(_matching, zip(letters, accuracy, strict=True)))
-    mismatched = np.fromiter((match is None for match in matching), np.bool_, len(matching))
-    padded = ["-" * len(row) if match is None else match for row, match in zip(letters, matching, strict=True)]
-    first, second = _bytes(letters), _bytes(padded)
-    ends = first == ord(SEPARATOR)
-    row = np.cumsum(ends)[~ends]
-    cell = row * (_LABEL_CELLS * _ACCURACY_CELLS)
-    cell += _LABEL_OF[first[~ends]] * _ACCURACY_CELLS + _ACCURACY_OF[second[~ends]]
-    shape = (len(letters), _LABEL_CELLS, _ACCURACY_CELLS)
-    table = np.bincount(cell, minlength=len(letters) * _LABEL_CELLS * _ACCURACY_CELLS).reshape(shape)
+    first, lengths = _letters(labels)
+    second, given = _letters(accuracy)
+    alike = lengths == given
+    checks = np.full(len(first), ord(NO_ACCURACY), np.uint8)
+    checks[np.repeat(alike, lengths)] = second[np.repeat(alike, given)]
+    cell = np.repeat(np.arange(len(lengths)) * (_LABEL_CELLS * _ACCURACY_CELLS), lengths)
+    cell += _LABEL_OF[first] * _ACCURACY_CELLS + _ACCURACY_OF[checks]
+    shape = (len(lengths), _LABEL_CELLS, _ACCURACY_CELLS)
+    table = np.bincount(cell, minlength=len(lengths) * _LABEL_CELLS * _ACCURACY_CELLS).reshape(shape)
+    mismatched = ~alike & (given > 0)
     broken = mismatched | (table[:, -1].sum(axis=1) > 0) | (table[:, :, -1].sum(axis=1) > 0)
     crossed = table[:, :-1, :-1].astype(np.int32)
     crossed[broken] = ABSENT
@@ -144,20 +143,20 @@ def _integer(value: object) -> int:
     return value if isinstance(value, int) else ABSENT
 
 
-def _line(value: object) -> str:
-    return _text(value).replace(SEPARATOR, "?")
-
-
-def _matching(labels: str, accuracy: object) -> str | None:
-    if not accuracy:
-        return "-" * len(labels)
-    line = _line(accuracy)
-    return line if len(line) == len(labels) else None
-
-
-def _bytes(lines: Sequence[str]) -> NDArray[np.uint8]:
+def _letters(column: Sequence[object]) -> tuple[NDArray[np.uint8], Counts]:
+    """Return the letters of all cells, end to end, and how many each cell has."""
+    if not column:
+        return np.zeros(0, np.uint8), np.zeros(0, np.int64)
+    lines = ["" if cell is None else cell for cell in column]
+    if set(map(type, lines)) != {str}:
+        lines = list(map(_text, lines))
+    joined = SEPARATOR.join(map(str, lines))
+    if joined.count(SEPARATOR) >= len(lines):
+        joined = SEPARATOR.join(str(line).replace(SEPARATOR, "?") for line in lines)
     # One byte per character: what is not ASCII is no letter of ours anyway.
-    return np.frombuffer("".join(f"{line}{SEPARATOR}" for line in lines).encode("ascii", "replace"), np.uint8)
+    letters = np.frombuffer(f"{joined}{SEPARATOR}".encode("ascii", "replace"), np.uint8)
+    ends = letters == ord(SEPARATOR)
+    return letters[~ends], np.diff(np.flatnonzero(ends), prepend=-1) - 1
 
 
 def _positions(letters: str) -> Counts:

@@ -10,9 +10,11 @@ from typing import Final
 import numpy as np
 
 from analysis.annotations import Validation
+from analysis.estimates import Number
 from analysis.rates import Totals, tally
 from analysis.records import (
     ABSENT,
+    PENDING,
     Answers,
     AnswersT,
     Audits,
@@ -117,12 +119,15 @@ class Context:
         return next((model.label for model in self.data.models if model.alias == alias), alias)
 
     @property
-    def human(self) -> Totals | None:
-        """Items by human label (rows) and judge label; None unless people labelled claims of this sweep and judge."""
+    def human(self) -> Number | None:
+        """Items by human label (rows) and judge label, shared out where people differ.
+
+        None unless people labelled claims of this sweep and judge.
+        """
         found = self.validation
         if found is None or (found.sample.sweep, found.sample.judge) != (self.data.sweep.name, self.judge):
             return None
-        return found.table()
+        return found.shared_table()
 
     def judged_by(self, judge: str) -> Records:
         """Return any judge's rows of these personas, placed like `records`; none for an unknown judge."""
@@ -146,8 +151,9 @@ def prepare(data: Dataset, settings: Settings, validation: Validation | None = N
     UnknownJudgeError
         The sweep has no such judge.
     NothingToReportError
-        The sweep has no planned answer.
+        The sweep has no planned answer, or none of them has come.
     """
+    _check_begun(data)
     axes, judge = data.axes, _chosen_judge(data, settings.judge)
     at = axes.judges.index(judge) if judge in axes.judges else ABSENT
     labelled = (data.records.where(data.records.judge == at), data.audits, data.probes.where(data.probes.judge == at))
@@ -179,6 +185,19 @@ def prepare(data: Dataset, settings: Settings, validation: Validation | None = N
         resamples=draw_resamples(len(personas), drawn, np.random.default_rng(settings.seed)),
         validation=validation,
     )
+
+
+def _check_begun(data: Dataset) -> None:
+    """Refuse a sweep in which nothing has happened: its tables would hold no number, and one line says as much."""
+    parts = (data.records, data.audits, data.probes, data.memories, data.calls)
+    planned = sum(len(part) for part in parts)
+    if planned and all((part.state == PENDING).all() for part in parts):
+        what = (
+            f"{len(data.calls):,} calls are planned, none has been answered"
+            if len(data.calls)
+            else "nothing is answered"
+        )
+        raise NothingToReportError(f"sweep {data.sweep.name!r}: {what} so far; `mirage run` its sweep file first")
 
 
 def _chosen_judge(data: Dataset, wanted: str) -> str:

@@ -21,12 +21,13 @@ from analysis.agreement import kappa_values, resampled_tables
 from analysis.estimates import LEVEL, Estimate, Estimates, FloatArray, IntArray, Interval, Number, missing, seed_of
 from analysis.rates import OVER_INFERRED
 from analysis.ratios import divided
-from analysis.resampling import Resamples
+from analysis.resampling import RESAMPLES, Resamples
 
 METHOD: Final = "judge-corrected OI rate"
 UNLABELLED: Final = "a judged label in use has no human-labelled item"
 ONE_ITEM: Final = "a judged label in use has one human-labelled item: no interval"
 NO_CLAIMS: Final = "no claims"
+STILL: Final = "no variation between resamples: no interval"
 _SIDES: Final = (slice(0, OVER_INFERRED.start), OVER_INFERRED)
 
 
@@ -54,13 +55,13 @@ class JudgeErrors:
     four_class_kappa: float
 
 
-def human_oi_given_judge(table: IntArray) -> FloatArray:
+def human_oi_given_judge(table: Number) -> FloatArray:
     """Return the share of items that the human calls over-inferred, per judged label; `nan` without items.
 
     Parameters
     ----------
-    table : ndarray of int, shape (4, 4)
-        Items by human label (rows) and judge label (columns).
+    table : ndarray, shape (4, 4)
+        Items by human label (rows) and judge label (columns); an item may be shared out between labels.
 
     Examples
     --------
@@ -70,14 +71,14 @@ def human_oi_given_judge(table: IntArray) -> FloatArray:
     return divided(table[OVER_INFERRED].sum(axis=0), table.sum(axis=0))
 
 
-def corrected_oi(judged: Number, table: IntArray, *, level: float = LEVEL) -> Estimates:
+def corrected_oi(judged: Number, table: Number, *, level: float = LEVEL) -> Estimates:
     """Return OI rates corrected for the judge's errors, with intervals for the human sample's size.
 
     Parameters
     ----------
     judged : ndarray, shape (..., 4)
         Claims per judged label, or their shares; only proportions matter.
-    table : ndarray of int, shape (4, 4)
+    table : ndarray, shape (4, 4)
         As in `human_oi_given_judge`.
     level : float
         Nominal coverage.
@@ -92,7 +93,8 @@ def corrected_oi(judged: Number, table: IntArray, *, level: float = LEVEL) -> Es
     -----
     The stratified mean ``sum_j share_j * p_j`` with variance ``sum_j share_j**2 p_j (1 - p_j) / (n_j - 1)`` [3]_. It is
     prediction-powered inference [2]_ with stratum weights. The same ``p_j`` serves all models: it assumes that the
-    judge errs alike on all of them. A stratum in which the human was of one mind adds no variance.
+    judge errs alike on all of them. A stratum in which the human was of one mind adds no variance. Items that are
+    shared out between labels count with the variance of one label drawn at random, which is rather too much.
 
     Examples
     --------
@@ -110,7 +112,7 @@ def corrected_oi(judged: Number, table: IntArray, *, level: float = LEVEL) -> Es
     reason = np.select(lacking, [NO_CLAIMS, UNLABELLED, ONE_ITEM], default="")
     return Estimates(
         value=value,
-        n=np.full(value.shape, int(table.sum())),
+        n=np.full(value.shape, round(float(table.sum()))),
         low=np.maximum(value - reach, 0.0),
         high=np.minimum(value + reach, 1.0),
         standard_error=error,
@@ -124,7 +126,7 @@ def corrected_oi(judged: Number, table: IntArray, *, level: float = LEVEL) -> Es
 
 def corrected_oi_bootstrap(
     counts: IntArray,
-    table: IntArray,
+    table: Number,
     resamples: Resamples,
     rng: np.random.Generator,
     *,
@@ -134,9 +136,10 @@ def corrected_oi_bootstrap(
 
     Parameters
     ----------
-    counts : ndarray of int, shape (personas, 4)
-        Claims per persona and judged label.
-    table : ndarray of int, shape (4, 4)
+    counts : ndarray of int, shape (personas, 4) or (personas, models, 4)
+        Claims per persona and judged label; with models, the result is the plain mean of the rates of those that have
+        claims.
+    table : ndarray, shape (4, 4)
         As in `human_oi_given_judge`.
     resamples : Resamples
         Of the personas.
@@ -150,13 +153,16 @@ def corrected_oi_bootstrap(
     Estimate
         `n` is the number of human-labelled items.
     """
-    point = corrected_oi(counts.sum(axis=0), table, level=level)[()]
+    models = counts[:, None] if counts.ndim == 2 else counts[:, counts.sum(axis=(0, 2)) > 0]  # noqa: PLR2004
+    observed = models.sum(axis=0)
+    share = divided(observed, observed.sum(axis=-1, keepdims=True)).mean(axis=0) if len(observed) else np.zeros(4)
+    point = corrected_oi(share, table, level=level)[()]
     if np.isnan(point.value):
         return point
-    totals = resamples.sums(counts).T
+    totals = resamples.sums(models)
     drawn = resampled_tables(table, rng, resamples.count, "columns")
     chance = divided(drawn[:, OVER_INFERRED].sum(axis=1), drawn.sum(axis=1))
-    replicates = _weighed(divided(totals, totals.sum(axis=-1, keepdims=True)), chance)
+    replicates = _weighed(divided(totals, totals.sum(axis=1, keepdims=True)).mean(axis=0).T, chance)
     described = Resamples(
         multiplicities=resamples.multiplicities,
         probability=resamples.probability,
@@ -169,18 +175,18 @@ def corrected_oi_bootstrap(
         interval=interval,
         method=METHOD,
         seed=f"{resamples.seed}, {seed_of(rng)}",
-        reason="" if interval else "no variation between resamples: no interval",
+        reason="" if interval else STILL,
     )
 
 
-def judge_errors(judged: Number, table: IntArray) -> JudgeErrors:
+def judge_errors(judged: Number, table: Number) -> JudgeErrors:
     """Return the judge's error rates over the corpus rather than over the sample.
 
     Parameters
     ----------
     judged : ndarray, shape (4,)
         Claims per judged label in the corpus, or their shares.
-    table : ndarray of int, shape (4, 4)
+    table : ndarray, shape (4, 4)
         As in `human_oi_given_judge`.
 
     Examples
@@ -190,18 +196,54 @@ def judge_errors(judged: Number, table: IntArray) -> JudgeErrors:
     >>> round(found.sensitivity, 4), round(found.specificity, 4)
     (0.9005, 0.9882)
     """
-    share = divided(judged, np.asarray(judged).sum())
-    whole = np.where(share == 0, 0.0, divided(table, table.sum(axis=0)) * share)
-    binary = np.array([[whole[part, other].sum() for other in _SIDES] for part in _SIDES])
-    right = divided(np.diagonal(binary), binary.sum(axis=1))
-    return JudgeErrors(
-        sensitivity=float(right[1]),
-        specificity=float(right[0]),
-        accuracy=float(np.trace(binary)),
-        kappa=float(kappa_values(binary)),
-        four_class_accuracy=float(np.trace(whole)),
-        four_class_kappa=float(kappa_values(whole)),
-    )
+    return JudgeErrors(**{name: float(values[0]) for name, values in _errors(judged, table[None]).items()})
+
+
+def judge_error_intervals(
+    judged: Number,
+    table: Number,
+    rng: np.random.Generator,
+    *,
+    count: int = RESAMPLES,
+    level: float = LEVEL,
+) -> dict[str, Estimate]:
+    """Return the fields of `judge_errors` with percentile intervals over the human's items.
+
+    Parameters
+    ----------
+    judged, table
+        As in `judge_errors`; the claims' shares are held fixed.
+    rng : numpy.random.Generator
+        Draws items anew within each judged label, as they were sampled.
+    count : int
+        Resamples to draw.
+    level : float
+        Nominal coverage.
+
+    Returns
+    -------
+    dict
+        By field; `n` is the number of human-labelled items.
+    """
+    n = round(float(table.sum()))
+    observed = _errors(judged, table[None])
+    if not n:
+        return {name: missing(UNLABELLED, method=name) for name in observed}
+    drawn = _errors(judged, resampled_tables(table, rng, count, "columns"))
+    items = Resamples(multiplicities=np.ones((count, 1)), method="percentile, bootstrap of items within judged labels")
+    found = {}
+    for name, values in observed.items():
+        interval = None if np.isnan(values[0]) else items.interval(drawn[name], level)
+        unknown = UNLABELLED if np.isnan(values[0]) else STILL
+        found[name] = Estimate(
+            value=float(values[0]),
+            n=n,
+            interval=interval,
+            method=name,
+            seed=seed_of(rng) if interval else "",
+            reason="" if interval else unknown,
+        )
+    return found
 
 
 def prediction_powered_mean(
@@ -242,6 +284,23 @@ def prediction_powered_mean(
     reach = float(ndtri((1 + level) / 2)) * error
     interval = Interval(low=value - reach, high=value + reach, level=level, method="normal, prediction-powered")
     return Estimate(value=value, n=n, interval=interval, standard_error=error, method=method)
+
+
+def _errors(judged: Number, tables: Number) -> dict[str, FloatArray]:
+    """Return the fields of `JudgeErrors` for many tables, shape (tables, 4, 4), each of shape (tables,)."""
+    share = divided(judged, np.asarray(judged).sum())
+    whole = np.where(share == 0, 0.0, divided(tables, tables.sum(axis=1, keepdims=True)) * share)
+    sides = [[whole[:, part, other].sum(axis=(1, 2)) for other in _SIDES] for part in _SIDES]
+    binary = np.moveaxis(np.array(sides), -1, 0)
+    right = divided(np.diagonal(binary, axis1=1, axis2=2), binary.sum(axis=2))
+    return {
+        "sensitivity": right[:, 1],
+        "specificity": right[:, 0],
+        "accuracy": np.trace(binary, axis1=1, axis2=2),
+        "kappa": kappa_values(binary),
+        "four_class_accuracy": np.trace(whole, axis1=1, axis2=2),
+        "four_class_kappa": kappa_values(whole),
+    }
 
 
 def _weighed(weights: FloatArray, values: FloatArray) -> FloatArray:

@@ -225,6 +225,35 @@ def spearman_over(x: FloatArray, y: FloatArray, resamples: Resamples, *, level: 
     )
 
 
+def pearson_over(x: FloatArray, y: FloatArray, resamples: Resamples, *, level: float = LEVEL) -> Estimate:
+    """Return Pearson's r between two sets of rates, with an interval over the resamples; see `spearman_over`.
+
+    Parameters
+    ----------
+    x, y : ndarray of float, shape (models, 1 + resamples)
+        The observed rate first, then its replicates; a model without one is left out.
+    resamples : Resamples
+        Those of the replicates.
+    level : float
+        Nominal coverage.
+    """
+    known = ~np.isnan(x[:, 0] + y[:, 0])
+    n, method = int(known.sum()), "Pearson's r"
+    if n < FEWEST_PAIRS:
+        return missing(f"{n} models: fewer than {FEWEST_PAIRS}", method=method, n=n)
+    first, second = (side[known] - side[known].mean(axis=0) for side in (x, y))
+    r = centred_quotient((first * second).sum(axis=0), (first**2).sum(axis=0), (second**2).sum(axis=0))
+    interval = resamples.interval(r[1:], level)
+    return Estimate(
+        value=float(r[0]),
+        n=n,
+        interval=interval,
+        method=method,
+        seed=resamples.seed if interval else "",
+        reason=ONE_CONSTANT if np.isnan(r[0]) else "" if interval else "no variation between personas: no interval",
+    )
+
+
 def pearson(x: Number, y: Number, cluster: IntArray, resamples: Resamples, *, level: float = LEVEL) -> Estimate:
     """Return Pearson's correlation over records with a cluster-bootstrap interval.
 

@@ -71,7 +71,8 @@ def csv_text(table: Table, warnings: Sequence[str] = ()) -> str:
     for comment in (table.title, *(f"warning: {warning}" for warning in warnings), *table.notes):
         lines.write(f"# {visible(comment)}\n")
     writer = csv.writer(lines, lineterminator="\n")
-    writer.writerow([name for column in table.columns for name in _csv_names(column, estimated)])
+    # Tasks and persona groups name columns, and they are foreign texts like any other.
+    writer.writerow([neutral(name) for column in table.columns for name in _csv_names(column, estimated)])
     for row in table.rows:
         pairs = zip(row, table.columns, strict=True)
         writer.writerow([cell for value, column in pairs for cell in _csv_cells(value, column.name in estimated)])

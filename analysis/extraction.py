@@ -11,13 +11,12 @@ from typing import Final
 import numpy as np
 
 from analysis.context import Context
-from analysis.correlation import FEWEST_PAIRS, pearson
-from analysis.estimates import Estimate, FloatArray, missing
+from analysis.correlation import pearson, pearson_over
+from analysis.estimates import Estimate, FloatArray
 from analysis.frames import Column, Kind, Row, Table
 from analysis.judged import ALL_MODELS, MODEL, falling, judged_notes, of_model
 from analysis.notes import coverage, titled
 from analysis.pairing import both_read
-from analysis.ranks import centred_quotient
 from analysis.ratios import divided, ratio_estimates
 from analysis.records import Answers, Audits, Counts, Ints, Records
 
@@ -90,7 +89,7 @@ def verbosity(context: Context) -> Table:
         rows=(*falling(rows, by=2), pooled, between),
         notes=(
             "Pearson's r over answers with a claim; a rate of few claims is noisy, which pulls r toward 0",
-            f"{BETWEEN!r}: over models' means, so over {len(context.subjects)} points only",
+            f"{BETWEEN!r}: over models' means, so over {len(context.subjects)} points; interval over personas alone",
             *judged_notes(context),
             *coverage(context, context.audits, "self-audits"),
         ),
@@ -121,24 +120,17 @@ def _between(context: Context, records: Records, audits: Audits) -> Iterator[Est
         (known, known.characters, records),
         (audits, audits.claims, audits),
     ):
-        means = _by_model(context, rows, sizes, np.ones(len(rows), np.int64))
-        oi = _by_model(context, labelled, labelled.over_inferred, labelled.claims)
-        yield _plain_correlation(means, oi)
+        means = _replicates(context, rows, sizes, np.ones(len(rows), np.int64))
+        oi = _replicates(context, labelled, labelled.over_inferred, labelled.claims)
+        yield pearson_over(means, oi, context.resamples)
 
 
-def _by_model(context: Context, rows: Answers, top: Ints, bottom: Ints) -> FloatArray:
-    sums = [np.bincount(rows.model, weights=part, minlength=len(context.subjects)) for part in (top, bottom)]
-    return divided(*sums)
-
-
-def _plain_correlation(first: FloatArray, second: FloatArray) -> Estimate:
-    known = ~(np.isnan(first) | np.isnan(second))
-    n, method = int(known.sum()), "Pearson's r"
-    if n < FEWEST_PAIRS:
-        return missing(f"{n} models: fewer than {FEWEST_PAIRS}", method=method, n=n)
-    x, y = (side[known] - side[known].mean() for side in (first, second))
-    value = float(centred_quotient(*(np.asarray([part]) for part in ((x * y).sum(), (x * x).sum(), (y * y).sum())))[0])
-    return Estimate(value=value, n=n, method=method, reason="one side is constant" if np.isnan(value) else "")
+def _replicates(context: Context, rows: Records | Audits, top: Ints, bottom: Ints) -> FloatArray:
+    """Return each model's quotient of totals, observed and under every resample, shape (models, 1 + resamples)."""
+    shape = (len(context.personas), len(context.subjects))
+    sums = [_summed(rows, part, shape) for part in (top, bottom)]
+    observed = divided(sums[0].sum(axis=0), sums[1].sum(axis=0))
+    return np.column_stack([observed, divided(*(context.resamples.sums(part) for part in sums))])
 
 
 def _summed(rows: Records | Audits, values: Ints, shape: tuple[int, int]) -> Counts:

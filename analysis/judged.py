@@ -17,6 +17,7 @@ from analysis import rates
 from analysis.context import Context
 from analysis.estimates import Estimate, Estimates
 from analysis.frames import Column, Kind, Row, Table, Value
+from analysis.human import corrected_rate, people_notes
 from analysis.macro import mean_ratios
 from analysis.notes import coverage, cut_answers_note, denominators_note, interval_note, missing_by_state, titled
 from analysis.records import Answers, AnswersT, Mask, Records
@@ -38,31 +39,43 @@ _SHARES: Final = (
     *(Column(label, Kind.SHARE, "share", brief=True) for label in rates.LABELS),
     Column("oi", Kind.SHARE, "share", "OI"),
 )
+CORRECTED_OI: Final = "corrected_oi"
+_OI: Final = len(MODEL) + len(ANSWERS) + rates.OI
 
 
 def leaderboard(context: Context) -> Table:
-    """Make the leaderboard: claims, label shares and OI rate per model, worst first (the paper's Table 1)."""
+    """Make the leaderboard: claims, label shares and OI rate per model, worst first (the paper's Table 1).
+
+    With people's labels, the OI rate corrected for the judge's errors stands beside the judge's.
+    """
     by_model = rates.share_estimates(context.judged, context.resamples)
     whole = rates.share_estimates(context.judged, context.resamples, by=())
+    claims = context.judged.sum(axis=2)
     rows: list[Row] = [
-        (model.label, model.family, *sizes(context, of_model(context.records, place)), *_along(by_model, place))
+        (
+            model.label,
+            model.family,
+            *sizes(context, of_model(context.records, place)),
+            *_along(by_model, place),
+            *_corrected(context, claims[:, place]),
+        )
         for place, model in enumerate(context.subjects)
     ]
     macro: Row = (*_macro_shares(context), rates.oi_macro(context.judged, context.resamples))
+    mean: Row = (MEAN_OF_MODELS, "", *[None] * len(ANSWERS), *macro, *_corrected(context, claims))
+    everything = (*sizes(context, context.records), *_along(whole), *_corrected(context, claims.sum(axis=1)))
+    extra = Column(CORRECTED_OI, Kind.SHARE, "share", "corrected OI", brief=True)
     return Table(
         name="leaderboard",
         title=titled(context, "Over-inference per model, as the judge labels it"),
-        columns=(*MODEL, *ANSWERS, *_SHARES),
-        rows=(
-            *falling(rows),
-            (MEAN_OF_MODELS, "", *[None] * len(ANSWERS), *macro),
-            (ALL_MODELS, "", *sizes(context, context.records), *_along(whole)),
-        ),
+        columns=(*MODEL, *ANSWERS, *_SHARES, *([] if context.human is None else [extra])),
+        rows=(*falling(rows, by=_OI), mean, (ALL_MODELS, "", *everything)),
         notes=(
             *judged_notes(context),
             *denominators_note(context, ("records", context.records)),
             "OI is stereotype plus fabricated, as shares of a model's own claims",
             f"{MEAN_OF_MODELS!r} weighs models equally (macro), {ALL_MODELS!r} weighs claims equally (micro)",
+            *people_notes(context),
         ),
         simulated=context.data.sweep.simulated,
     )
@@ -170,6 +183,12 @@ def judged_notes(context: Context) -> tuple[str, ...]:
 def of_model(rows: AnswersT, place: int) -> AnswersT:
     """Return one model's rows."""
     return rows.where(rows.model == place)
+
+
+def _corrected(context: Context, counts: rates.Totals) -> Row:
+    """Return the cell of the corrected rate, or no cell where there is nothing to correct by."""
+    found = corrected_rate(context, counts)
+    return () if found is None else (found,)
 
 
 def _macro_shares(context: Context) -> tuple[Estimate, ...]:

@@ -220,6 +220,17 @@ def leakage_estimates(
     -------
     Estimates
         One per k; `n` is the number of (persona, task) instances with at least k samples, the others are left out.
+
+    Examples
+    --------
+    >>> from analysis.resampling import draw_resamples
+    >>> over, claims = np.array([[[3, 0, 1]], [[2, 3, 0]]]), np.full((2, 1, 3), 4)
+    >>> none, all_present = np.zeros_like(over), np.ones(over.shape, dtype=bool)
+    >>> samples = Samples(present=all_present, claims=claims, over_inferred=over, confirmed=none, contradicted=none)
+    >>> drawn = draw_resamples(2, 200, np.random.default_rng(1))
+    >>> found = leakage_estimates(samples, Event.OI_ABOVE, (1, 2, 3), drawn)
+    >>> found.value.round(6).tolist(), found[0].n
+    ([0.333333, 0.666667, 1.0], 2)
     """
     leaking = samples.leaks(event, threshold)
     values = [_per_instance(samples, leaking, k, leakage_at_k) for k in ks]

@@ -51,6 +51,7 @@ from analysis.sources import VIEWS, Source, StoreError, opened_anywhere
 __all__ = ["NOT_UNDERSTOOD", "VIEWS", "StoreError", "load", "read_sweep"]
 
 NOT_UNDERSTOOD: Final = "reading not understood"
+ANSWER_CUT: Final = "the answer itself was cut short"
 
 _STATE_CODES: Final[Mapping[object, int]] = {state: code for code, state in enumerate(STATES)}
 #: Array field -> the view's columns that it is made of, and what makes it.
@@ -58,7 +59,7 @@ Plan: TypeAlias = Mapping[str, tuple[Sequence[str], Callable[..., Ints]]]
 RowsT = TypeVar("RowsT", bound=Rows)
 
 _CHARACTERS: Final[Plan] = {"characters": (("response_characters",), whole)}
-_UNREAD: Final[Plan] = {"unread": (("unread",), counts)}
+_UNREAD: Final[Plan] = {"unread": (("unread",), counts), "cut": (("answer_cut",), counts)}
 
 
 def load(path: Path, sweep: str = "") -> Dataset:
@@ -168,7 +169,7 @@ class _Reader:
         reasons, words = Codes(), _Words()
         plan = {**self._place, **self._task, **self._judge, **_crossed(reasons), **_CHARACTERS}
         several = len(self._sweep.judges) > 1
-        columns = self._read("records", {**plan, **words.plan} if several else plan)
+        columns = _with_cuts(self._read("records", {**plan, **words.plan} if several else plan), reasons)
         worded = columns.pop("worded", np.zeros(len(columns["model"]), np.int32))
         return _understood(
             Records(
@@ -183,14 +184,15 @@ class _Reader:
 
     def _probes(self) -> Probes:
         reasons = Codes()
-        columns = self._read("probes", {**self._place, **self._judge, **_crossed(reasons)})
+        columns = _with_cuts(self._read("probes", {**self._place, **self._judge, **_crossed(reasons)}), reasons)
         return _understood(Probes(**columns, labels=_by_label(columns), reasons=reasons.names()))
 
     def _audits(self) -> Audits:
         reasons = Codes()
         labels: Plan = {"labels": (("labels",), count_labels), "reason": (("reason",), reasons.encode)}
         plan = {**self._place, **self._task, **labels, **_UNREAD}
-        return _understood(Audits(**self._read("audits", plan), reasons=reasons.names()))
+        columns = _with_cuts(self._read("audits", plan), reasons)
+        return _understood(Audits(**columns, reasons=reasons.names()))
 
     def _memories(self) -> Memories:
         reasons, prompts, texts = Codes(), Codes(), Codes()
@@ -218,17 +220,24 @@ class _Reader:
         return Memories(**columns, pool=pool, prompts=prompts.names(), reasons=reasons.names())
 
     def _calls(self) -> Calls:
-        stages, reasons, changed = Codes(), Codes(), Codes()
+        stages, reasons, changed, personas = Codes(), Codes(), Codes(), Codes()
         plan: Plan = {
             "stage": (("stage",), stages.encode),
             "model": (("model",), self._models.encode),
             "subject": (("subject",), self._models.encode),
+            "persona": (("persona",), personas.encode),
             "state": (("state",), _states),
             "reason": (("reason",), reasons.encode),
             "changes": (("changes",), changed.encode),
         }
         columns = self._read("calls", plan)
-        return Calls(**columns, stages=stages.names(), reasons=reasons.names(), changed=changed.names())
+        return Calls(
+            **columns,
+            stages=stages.names(),
+            personas=personas.names(),
+            reasons=reasons.names(),
+            changed=changed.names(),
+        )
 
     def _spending(self) -> tuple[Spend, ...]:
         rows = self._source.spending(self._sweep)
@@ -275,6 +284,15 @@ def _states(column: Sequence[object]) -> Ints:
         return np.fromiter(map(_STATE_CODES.__getitem__, column), np.int8, len(column))
     except KeyError as error:
         raise StoreError(f"the store knows a state {error} that this version does not; update the program") from error
+
+
+def _with_cuts(columns: dict[str, Ints], reasons: Codes) -> dict[str, Ints]:
+    """Call a whole labelling of an answer that was itself cut short what it is: of a truncated answer."""
+    cut = (columns.pop("cut") > 0) & (columns["state"] == READ)
+    if cut.any():
+        columns["state"][cut] = TRUNCATED
+        columns["reason"][cut] = reasons[ANSWER_CUT]
+    return columns
 
 
 def _crossed(reasons: Codes) -> Plan:

@@ -117,8 +117,8 @@ def probe(context: Context) -> Table:
             Column("error", Kind.SHARE, "share"),
             Column("probe_oi", Kind.SHARE, "share", "probe OI"),
             Column("task_oi", Kind.SHARE, "share", "task OI"),
-            Column("gap_to_error", Kind.POINTS, "share"),
-            Column("gap_to_oi", Kind.POINTS, "share", "gap to OI"),
+            Column("gap_to_error", Kind.POINTS, "share", brief=True),
+            Column("gap_to_oi", Kind.POINTS, "share", "gap to OI", brief=True),
         ),
         rows=(*falling(rows, by=-2), mean),
         notes=(

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -57,11 +57,19 @@ def missing_by_reason(
     """Count rows that were not read by state and by kind of reason."""
     there = (READ, TRUNCATED) if truncated else (READ,)
     gone = ~np.isin(state, there)
-    pairs, counts = np.unique(np.stack([state[gone], reason[gone]]), axis=1, return_counts=True)
     found: Counter[tuple[str, str]] = Counter()
-    for (state_code, reason_code), count in zip(pairs.T, counts, strict=True):
-        found[STATES[state_code], reason_kind(reasons[reason_code])] += int(count)
+    for kind, rows in missing_kinds(state[gone], reason[gone], reasons):
+        found[kind] += len(rows)
     return found
+
+
+def missing_kinds(state: Ints, reason: Ints, reasons: Sequence[str]) -> Iterator[tuple[tuple[str, str], Ints]]:
+    """Yield state and kind of reason of missing rows with the positions of these rows; a kind may come repeatedly."""
+    pairs, kinds = np.unique(np.stack([state, reason]), axis=1, return_inverse=True)
+    order = np.argsort(kinds, kind="stable")
+    ends = np.searchsorted(kinds[order], np.arange(pairs.shape[1] + 1))
+    for place, (state_code, reason_code) in enumerate(pairs.T.tolist()):
+        yield (STATES[state_code], reason_kind(reasons[reason_code])), order[ends[place] : ends[place + 1]]
 
 
 def missing_by_state(state: Ints, *, truncated: bool) -> dict[str, int]:

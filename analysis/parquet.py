@@ -20,10 +20,10 @@ ROWS_FOLDER: Final = "rows"
 INTEGERS: Final = frozenset(
     {
         "sweep_id", "simulated", "created_ms", "is_subject", "is_judge", "sample", "round", "unread",
-        "unread_accuracy", "task_cell_id", "judge_cell_id", "audit_cell_id", "cell_id", "response_characters",
-        "observed_count", "attempts", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens",
-        "cost_nano", "latency_ms", "settled_ms", "request_id", "completions", "reserved_nano", "tokens", "assumed",
-        "assumed_nano", "place",
+        "unread_accuracy", "answer_cut", "task_cell_id", "judge_cell_id", "audit_cell_id", "cell_id",
+        "response_characters", "observed_count", "attempts", "input_tokens", "cached_tokens", "output_tokens",
+        "reasoning_tokens", "cost_nano", "latency_ms", "settled_ms", "request_id", "completions", "reserved_nano",
+        "tokens", "assumed", "assumed_nano", "place",
     }
 )  # fmt: skip
 _TOKENS: Final = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
@@ -52,7 +52,9 @@ class FolderSource:
         """Return the one sweep."""
         return self._rows("sweeps", VIEWS["sweeps"])
 
-    def chunks(self, view: str, columns: Sequence[str], sweep: SweepInfo) -> Iterator[Sequence[Cells]]:
+    def chunks(
+        self, view: str, columns: Sequence[str], sweep: SweepInfo, *, rows: int | None = None
+    ) -> Iterator[Sequence[Cells]]:
         """Yield columns of a view's rows, an empty chunk first; all rows are of the one sweep."""
         del sweep
         yield [()] * len(columns)
@@ -60,7 +62,7 @@ class FolderSource:
             file = self._parquet.ParquetFile(self._path(view))
             if lacking := set(columns) - set(file.schema_arrow.names):
                 raise StoreError(f"{self._path(view)}: has no column {min(lacking)}; export it anew")
-            for batch in file.iter_batches(batch_size=CHUNK_ROWS, columns=list(columns)):
+            for batch in file.iter_batches(batch_size=rows or CHUNK_ROWS, columns=list(columns)):
                 yield [batch.column(name).to_pylist() for name in columns]
 
     def spending(self, sweep: SweepInfo) -> Iterable[Cells]:

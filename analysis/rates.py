@@ -133,7 +133,16 @@ def share_estimates(
 
 
 def oi_micro(counts: IntArray, resamples: Resamples, *, level: float = LEVEL) -> Estimate:
-    """Return the claim-weighted OI rate over all models; `n` is the number of claims."""
+    """Return the claim-weighted OI rate over all models; `n` is the number of claims.
+
+    Examples
+    --------
+    >>> from analysis.resampling import draw_resamples
+    >>> counts = np.array([[[[2, 0, 0, 2]], [[9, 0, 0, 1]]], [[[2, 0, 1, 1]], [[8, 0, 0, 2]]]])
+    >>> found = oi_micro(counts, draw_resamples(2, 1000, np.random.default_rng(1)))
+    >>> found.value, found.n
+    (0.25, 28)
+    """
     return share_estimates(counts, resamples, by=(), level=level)[OI]
 
 
@@ -225,6 +234,13 @@ def group_differences(
     -------
     Estimates
         Shape `by`; `n` is the number of personas with claims.
+
+    Examples
+    --------
+    >>> from analysis.resampling import draw_resamples
+    >>> counts, first = np.array([[[[2, 0, 0, 6]]], [[[6, 0, 0, 2]]]]), np.array([True, False])
+    >>> group_differences(counts, first, ~first, draw_resamples(2, 1000, np.random.default_rng(1)))[0].value
+    0.5
     """
     over, claims = over_inferred(counts, by)
     masks = [np.asarray(mask).reshape(-1, *[1] * len(by)) for mask in (first, second)]
@@ -250,6 +266,14 @@ def gap_estimates(
     -------
     Estimates
         Shape `by`; positive where the model admits less than it does. `n` is the number of personas with claims.
+
+    Examples
+    --------
+    >>> from analysis.resampling import draw_resamples
+    >>> judged, audited = np.array([[[[2, 0, 1, 1]]], [[[2, 1, 0, 1]]]]), np.array([[[[6, 2, 0, 0]]], [[[3, 3, 1, 1]]]])
+    >>> found = gap_estimates(judged, audited, draw_resamples(2, 1000, np.random.default_rng(1)))[0]
+    >>> found.value, found.n
+    (0.25, 2)
     """
     return difference_estimates(
         over_inferred(judged, by), over_inferred(audited, by), resamples, method="self-monitoring gap", level=level

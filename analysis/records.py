@@ -284,8 +284,9 @@ class Calls(Rows):
 
     Parameters
     ----------
-    stage, state, reason, changes : ndarray of int32, shape (n,)
-        Positions in `stages`, `STATES`, `reasons` and `changed`.
+    stage, persona, state, reason, changes : ndarray of int32, shape (n,)
+        Positions in `stages`, `personas`, `STATES`, `reasons` and `changed`. Personas are numbered apart from `Axes`:
+        a call may be about none.
     model, subject : ndarray of int32, shape (n,)
         Positions in `Axes.models`: who answers, and who is under test.
     """
@@ -294,6 +295,8 @@ class Calls(Rows):
     stages: tuple[str, ...]
     model: Ints
     subject: Ints
+    persona: Ints
+    personas: tuple[str, ...]
     state: Ints
     reason: Ints
     reasons: tuple[str, ...]

@@ -15,10 +15,13 @@ import numpy as np
 from analysis.accumulation import Retraction, sharing_words
 from analysis.accumulation import retraction as retracted
 from analysis.context import Context
+from analysis.estimates import LEVEL, Estimate
 from analysis.frames import Column, Kind, Row, Table
-from analysis.memory import model_prompts
+from analysis.memory import EXACT_LIMIT, model_prompts
 from analysis.notes import titled
+from analysis.ratios import ratio_estimates
 from analysis.records import Contradiction, Memories
+from analysis.resampling import Resamples, resamples_of
 
 NO_SCRIPTS: Final = "the sweep's manifest names no message that contradicts an earlier assumption"
 SCREEN: Final = (
@@ -40,21 +43,26 @@ class _Case:
 def retraction(context: Context) -> Table:
     """Make the table of contradicted attributes that were retracted, beside the removal of all others."""
     rows: list[Row] = []
-    for label, family, prompt, cases in _by_model(context):
+    personas = sorted({told.persona for told in context.data.sweep.contradictions})
+    rng = np.random.default_rng(context.settings.seed)
+    drawn = resamples_of(len(personas) or 1, rng, count=context.settings.resamples, limit=EXACT_LIMIT)
+    for label, family, prompt, cases, gone in _by_model(context):
         found = _together(cases)
+        at_once, others = _shares(cases, personas, drawn)
         rows.append(
             (
                 label,
                 family,
                 prompt,
                 len(cases),
+                gone,
                 found.held,
                 found.retracted,
-                found.rate,
+                at_once,
                 found.retracted_by_end,
                 found.other_held,
                 found.other_removed,
-                found.other_rate,
+                others,
             )
         )
     return Table(
@@ -63,6 +71,7 @@ def retraction(context: Context) -> Table:
         columns=(
             *(Column(name, Kind.TEXT) for name in ("model", "family", "prompt")),
             Column("conversations", Kind.COUNT, "conversations"),
+            Column("missing", Kind.COUNT, "conversations"),
             Column("held", Kind.COUNT, "attributes"),
             Column("retracted", Kind.COUNT, "attributes"),
             Column("retraction", Kind.SHARE, "share"),
@@ -74,8 +83,10 @@ def retraction(context: Context) -> Table:
         rows=tuple(rows),
         notes=(
             *([] if context.data.sweep.contradictions else [NO_SCRIPTS]),
+            "missing: conversations with such a message, but without a whole memory before or after it",
             "held: attributes in memory just before the contradicting message that bear what it contradicts",
             "retracted: absent right after it; other: all other attributes in the same step, to compare with",
+            f"intervals: {LEVEL:.0%}, over whole personas",
             SCREEN,
         ),
         simulated=context.data.sweep.simulated,
@@ -95,7 +106,7 @@ def contradicted_attributes(context: Context) -> Table:
             attribute,
             _fate(case, attribute),
         )
-        for label, _, prompt, cases in _by_model(context)
+        for label, _, prompt, cases, _ in _by_model(context)
         for case in cases
         for attribute in sorted(case.bearing)
     ]
@@ -118,31 +129,34 @@ def contradicted_attributes(context: Context) -> Table:
     )
 
 
-def _by_model(context: Context) -> Iterator[tuple[str, str, str, list[_Case]]]:
-    """Yield label, family, prompt and cases of every model and memory prompt."""
+def _by_model(context: Context) -> Iterator[tuple[str, str, str, list[_Case], int]]:
+    """Yield label, family, prompt, cases and how many cases are missing, of every model and memory prompt."""
     memories = context.memories
     if not context.data.sweep.contradictions:
         return
     for model, prompt in model_prompts(memories):
         mine = memories.where((memories.model == model) & (memories.prompt == prompt))
         info = context.subjects[model]
-        cases = [case for told in context.data.sweep.contradictions for case in _cases(context, mine, told)]
-        yield info.label, info.family, memories.prompts[prompt], cases
+        told = [case for each in context.data.sweep.contradictions for case in _cases(context, mine, each)]
+        cases = [case for case in told if case is not None]
+        yield info.label, info.family, memories.prompts[prompt], cases, len(told) - len(cases)
 
 
-def _cases(context: Context, memories: Memories, told: Contradiction) -> Iterator[_Case]:
-    """Yield the conversations of the contradiction's persona whose memory is known on both sides of it."""
-    names = context.data.axes.personas
-    if told.persona not in names or told.round < 2:  # noqa: PLR2004 - the first message has nothing to contradict
+def _cases(context: Context, memories: Memories, told: Contradiction) -> Iterator[_Case | None]:
+    """Yield the conversations of the contradiction's persona; None where a memory on either side of it is missing."""
+    names, rounds = context.data.axes.personas, int(np.max(context.memories.round, initial=0))
+    # The first message has nothing to contradict, and one after the last was never said.
+    if told.persona not in names or not 2 <= told.round <= rounds:  # noqa: PLR2004
         return
     mine = memories.where(memories.persona == names.index(told.persona))
     for sample in np.unique(mine.sample).tolist():
         states = _states(mine.where(mine.sample == sample))
-        if told.round > len(states) or None in states[told.round - 2 : told.round]:
-            continue
-        before = states[told.round - 2] or frozenset()
-        bearing = sharing_words(before, told.statement)
-        yield _Case(contradiction=told, sample=sample, states=states, bearing=bearing)
+        before, after = (states[at] if at < len(states) else None for at in (told.round - 2, told.round - 1))
+        if before is None or after is None:
+            yield None
+        else:
+            bearing = sharing_words(before, told.statement)
+            yield _Case(contradiction=told, sample=sample, states=states, bearing=bearing)
 
 
 def _states(memories: Memories) -> tuple[frozenset[str] | None, ...]:
@@ -157,6 +171,20 @@ def _states(memories: Memories) -> tuple[frozenset[str] | None, ...]:
 def _together(cases: Sequence[_Case]) -> Retraction:
     told = [(place, case.contradiction.round, case.bearing) for place, case in enumerate(cases)]
     return retracted([case.states for case in cases], told)
+
+
+def _shares(cases: Sequence[_Case], personas: Sequence[str], drawn: Resamples) -> tuple[Estimate, Estimate]:
+    """Return the shares of contradicted and of other attributes that were removed at once, over personas."""
+    counts = np.zeros((4, len(personas)), np.int64)
+    for case in cases:
+        one = _together([case])
+        held = (one.retracted, one.held, one.other_removed, one.other_held)
+        counts[:, personas.index(case.contradiction.persona)] += held
+    method, empty = "share of attributes removed at once", "no such attribute held"
+    first, second = (
+        ratio_estimates(counts[at], counts[at + 1], drawn, method=method, empty=empty)[()] for at in (0, 2)
+    )
+    return first, second
 
 
 def _fate(case: _Case, attribute: str) -> str:

@@ -19,6 +19,8 @@ from analysis.records import ACCURACIES, LABELS, SweepInfo
 from analysis.sources import Cells, Source, opened_anywhere
 
 Format: TypeAlias = Literal["csv", "parquet"]
+#: Rows held at a time: with their texts they take some ten megabytes, with their claims some more.
+EXPORT_ROWS: Final = 2048
 FORMATS: Final[tuple[Format, ...]] = ("csv", "parquet")
 
 _PLACE: Final = ("sweep_id", "model", "persona", "persona_group", "task", "sample")
@@ -28,12 +30,14 @@ ROWS: Final[Mapping[str, tuple[str, ...]]] = {
     "models": ("sweep_id", "sweep", "model", "label", "family", "provider", "snapshot", "is_subject", "is_judge"),
     "records": (
         *_PLACE, "judge", "state", "reason", "labels", "accuracy", "claims", "unread", "unread_accuracy",
-        "task_cell_id", "judge_cell_id", "response_characters",
+        "answer_cut", "task_cell_id", "judge_cell_id", "response_characters",
     ),
-    "audits": (*_PLACE, "state", "reason", "labels", "claims", "unread", "task_cell_id", "audit_cell_id"),
+    "audits": (
+        *_PLACE, "state", "reason", "labels", "claims", "unread", "answer_cut", "task_cell_id", "audit_cell_id",
+    ),
     "probes": (
         "sweep_id", "model", "persona", "persona_group", "sample", "judge", "state", "reason", "labels", "accuracy",
-        "claims", "unread", "unread_accuracy", "inferences",
+        "claims", "unread", "unread_accuracy", "answer_cut", "inferences",
     ),
     "memories": (
         "sweep_id", "model", "persona", "persona_group", "round", "sample", "prompt", "state", "reason", "inferred",
@@ -106,7 +110,7 @@ def _written(source: Source, sweep: SweepInfo, folder: Path, kind: Format) -> It
     write = _WRITERS[kind]
     for view, columns in ROWS.items():
         path = folder / f"{view}.{kind}"
-        write(path, columns, _readable(source.chunks(view, columns, sweep), columns))
+        write(path, columns, _readable(source.chunks(view, columns, sweep, rows=EXPORT_ROWS), columns))
         yield path
     path = folder / f"claims.{kind}"
     write(path, CLAIMS, _claims(source, sweep))
@@ -117,7 +121,7 @@ def _claims(source: Source, sweep: SweepInfo) -> Iterator[Sequence[Cells]]:
     """Yield one row per claim: who labelled it, where it stands, and what the reading says of it."""
     for view, labeller in LABELLERS.items():
         places = [name for name in CLAIMS[1:7] if name in ROWS[view]]
-        for chunk in source.chunks(view, [*places, "claims"], sweep):
+        for chunk in source.chunks(view, [*places, "claims"], sweep, rows=EXPORT_ROWS):
             rows = chain.from_iterable(
                 _claim_rows(labeller, dict(zip(places, row[:-1], strict=True)), row[-1])
                 for row in zip(*chunk, strict=True)

@@ -1,24 +1,34 @@
 """Tables of how a sweep went: missing answers, parse failures, parameter changes, tokens and cost.
 
-Counts of whole populations: nothing here is an estimate.
+Counts, tokens and money are those of the whole sweep and no estimates. Shares say how likely a failure is, so they have
+intervals over personas like any other share.
 """
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from analysis.context import Context
+from analysis.estimates import Estimate
 from analysis.frames import Column, Kind, Row, Table
-from analysis.notes import missing_by_reason, titled
-from analysis.records import PENDING, READ, TRUNCATED, UNREADABLE, Answers, Calls, Ints, Mask
+from analysis.notes import interval_note, missing_by_reason, missing_kinds, titled
+from analysis.ratios import ratio_estimates
+from analysis.records import PENDING, READ, TRUNCATED, UNREADABLE, Answers, Calls, Dataset, Ints, Mask
+from analysis.resampling import resamples_of
 
 STAGES: Final = ("probe", "probe_judge", "task", "audit", "judge", "accum")
 ASKED_FIRST: Final = ("probe", "task", "accum")
 TOTAL: Final = "total"
+SHARES: Final = (
+    "counts are those of the whole sweep; shares have intervals over personas, of the stage alone where these differ"
+)
+NO_ESTIMATE: Final = "counts of the whole sweep, no estimates: they have no interval"
+# So many resamples of few personas are enumerated instead of drawn.
+EXACT_LIMIT: Final = 10_000
 
 _SPENT: Final[Mapping[str, tuple[str, str]]] = {
     "requests": ("calls", ""),
@@ -42,6 +52,8 @@ class _Planned:
     stage: str
     judge: str = ""
     subject: Ints
+    persona: Ints
+    personas: tuple[str, ...]
     state: Ints
     reason: Ints
     reasons: tuple[str, ...]
@@ -53,17 +65,18 @@ def missing_answers(context: Context) -> Table:
 
     A verdict or an audit that could not be asked for because the task answer is missing counts as missing too.
     """
-    rows: list[Row] = []
+    found: list[Row] = []
     notes: list[str] = []
     for part in _planned(context):
         gone, judge = 0, context.label(part.judge)
+        clusters = _Clusters(context, part.persona, part.personas)
         for place, model in enumerate(context.data.axes.models):
             mine = part.subject == place
-            counts = missing_by_reason(part.state[mine], part.reason[mine], part.reasons, truncated=part.truncated)
-            gone += counts.total()
-            for (state, reason), count in counts.most_common():
-                share = count / int(mine.sum())
-                rows.append((context.label(model), part.stage, judge, state, reason, count, int(mine.sum()), share))
+            for (state, reason), rows in _missing(part, mine):
+                gone += len(rows)
+                share = clusters.share(rows, mine)
+                row = (context.label(model), part.stage, judge, state, reason, len(rows), int(mine.sum()), share)
+                found.append(row)
         by = f" by {judge}" if judge else ""
         notes.append(f"{part.stage}{by}: {len(part.state):,} planned, {gone:,} missing")
     return Table(
@@ -78,8 +91,8 @@ def missing_answers(context: Context) -> Table:
             Column("planned", Kind.COUNT, "answers"),
             Column("share", Kind.SHARE, "share"),
         ),
-        rows=tuple(rows),
-        notes=tuple(notes) or ("no call is planned",),
+        rows=tuple(found),
+        notes=(*notes, SHARES, interval_note(context)) if notes else ("no call is planned",),
         simulated=context.data.sweep.simulated,
     )
 
@@ -87,14 +100,16 @@ def missing_answers(context: Context) -> Table:
 def parse_failures(context: Context) -> Table:
     """Make the table of answers that came but could not be read, per answering model and stage."""
     calls = context.data.calls
+    clusters = _Clusters(context, calls.persona, calls.personas)
     rows: list[Row] = []
     for model, stage, mine in _by_model_and_stage(context, calls):
         states = np.bincount(calls.state[mine], minlength=PENDING + 1)
         answered = int(states[[READ, TRUNCATED, UNREADABLE]].sum())
         if answered:
             cut, unreadable = int(states[TRUNCATED]), int(states[UNREADABLE])
-            reason = _most_frequent(calls, mine & (calls.state == UNREADABLE))
-            rows.append((model, stage, answered, cut, unreadable, unreadable / answered, reason))
+            broken = mine & (calls.state == UNREADABLE)
+            share = clusters.share(np.flatnonzero(broken), mine & np.isin(calls.state, (READ, TRUNCATED, UNREADABLE)))
+            rows.append((model, stage, answered, cut, unreadable, share, _most_frequent(calls, broken)))
     answers = sum(int(row[2]) for row in rows if isinstance(row[2], int))
     return Table(
         name="parse_failures",
@@ -108,7 +123,11 @@ def parse_failures(context: Context) -> Table:
             Column("most_frequent_reason", Kind.TEXT),
         ),
         rows=tuple(rows),
-        notes=(f"{answers:,} answers came; of an answer that was cut short the whole elements are kept",),
+        notes=(
+            f"{answers:,} answers came; of an answer that was cut short the whole elements are kept",
+            SHARES,
+            interval_note(context),
+        ),
         simulated=context.data.sweep.simulated,
     )
 
@@ -132,7 +151,7 @@ def parameter_changes(context: Context) -> Table:
             Column("planned", Kind.COUNT, "calls"),
         ),
         rows=tuple(rows),
-        notes=(f"{len(calls):,} planned calls",),
+        notes=(f"{len(calls):,} planned calls", NO_ESTIMATE),
         simulated=context.data.sweep.simulated,
     )
 
@@ -154,9 +173,43 @@ def cost(context: Context) -> Table:
             "tokens: of answers; cached tokens are part of input, reasoning tokens of output",
             "cost: as the ledger booked it, retries included; calls that another sweep has paid for are not here",
             "assumed: calls without an answer that may have been billed; what they may have cost is part of cost",
+            NO_ESTIMATE,
         ),
         simulated=context.data.sweep.simulated,
     )
+
+
+class _Clusters:
+    """Shares of rows with intervals over their personas.
+
+    The report's own resamples serve where they hold all personas of the rows; else those are resampled by themselves.
+    """
+
+    def __init__(self, context: Context, persona: Ints, names: Sequence[str]) -> None:
+        place = {name: at for at, name in enumerate(context.personas)}
+        there = np.unique(persona)
+        if all(names[code] in place for code in there.tolist()):
+            to_place = np.fromiter((place.get(name, 0) for name in names), np.int64, len(names))
+            self._persona, self._resamples = to_place[persona], context.resamples
+        else:
+            rng, count = np.random.default_rng(context.settings.seed), context.settings.resamples
+            self._persona = np.searchsorted(there, persona)
+            self._resamples = resamples_of(len(there), rng, count=count, limit=EXACT_LIMIT)
+
+    def share(self, rows: Ints, of: Mask) -> Estimate:
+        """Return the share of the rows `of` that are in `rows`, with its interval; `n` is the number of all."""
+        top, bottom = (np.bincount(self._persona[part], minlength=self._resamples.clusters) for part in (rows, of))
+        return ratio_estimates(top, bottom, self._resamples, method="share of answers", empty="no answer")[()]
+
+
+def _missing(part: _Planned, mine: Mask) -> list[tuple[tuple[str, str], Ints]]:
+    """Return state and kind of reason with the rows of `mine` that are missing for it, the most frequent first."""
+    gone = np.flatnonzero(mine & ~np.isin(part.state, (READ, TRUNCATED) if part.truncated else (READ,)))
+    kinds: dict[tuple[str, str], list[Ints]] = {}
+    for kind, rows in missing_kinds(part.state[gone], part.reason[gone], part.reasons):
+        kinds.setdefault(kind, []).append(gone[rows])
+    together = [(kind, np.concatenate(rows)) for kind, rows in kinds.items()]
+    return sorted(together, key=lambda pair: -len(pair[1]))
 
 
 def _sum(values: Iterable[int | None]) -> int | None:
@@ -171,33 +224,37 @@ def _planned(context: Context) -> Iterator[_Planned]:
         if stage not in data.calls.stages:
             continue
         if stage in ASKED_FIRST:
-            yield _planned_calls(data.calls, stage)
+            yield _planned_calls(data.calls, stage, chosen)
         elif stage == "audit":
-            yield _planned_rows(data.audits, stage, "", chosen)
+            yield _planned_rows(data, data.audits, stage, "", chosen)
         else:
             labelled = data.records if stage == "judge" else data.probes
             for place, judge in enumerate(data.axes.judges):
-                yield _planned_rows(labelled.where(labelled.judge == place), stage, judge, chosen)
+                yield _planned_rows(data, labelled.where(labelled.judge == place), stage, judge, chosen)
 
 
-def _planned_calls(calls: Calls, stage: str) -> _Planned:
+def _planned_calls(calls: Calls, stage: str, truncated: bool) -> _Planned:
     mine = calls.where(calls.stage == calls.stages.index(stage))
     # The claims of a cut task answer can be judged; a cut memory would pass for one that forgot.
     return _Planned(
         stage=stage,
         subject=mine.subject,
+        persona=mine.persona,
+        personas=mine.personas,
         state=mine.state,
         reason=mine.reason,
         reasons=mine.reasons,
-        truncated=stage != "accum",
+        truncated=truncated and stage != "accum",
     )
 
 
-def _planned_rows(rows: Answers, stage: str, judge: str, truncated: bool) -> _Planned:
+def _planned_rows(data: Dataset, rows: Answers, stage: str, judge: str, truncated: bool) -> _Planned:
     return _Planned(
         stage=stage,
         judge=judge,
         subject=rows.model,
+        persona=rows.persona,
+        personas=data.axes.personas,
         state=rows.state,
         reason=rows.reason,
         reasons=rows.reasons,

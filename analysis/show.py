@@ -16,6 +16,7 @@ MAX_CHARACTERS: Final = 120
 WIDEST: Final = 48
 GAP: Final = 3
 BORDER: Final = 4
+BRIEF: Final = "±: half the width of the interval; both its ends are in the exported files"
 NOTHING: Final = "-"
 EMPTY: Final = "no row"
 UNKNOWN: Final = "n/a"
@@ -58,6 +59,7 @@ def footnotes(table: Table) -> list[str]:
     bare = Counter(estimate.reason for estimate in estimates if not isnan(estimate.value) and estimate.reason)
     return [
         *map(visible, table.notes),
+        *([BRIEF] if _is_brief(table) else []),
         *(f"{UNKNOWN} in {_cells(count)}: {inert(reason)}" for reason, count in sorted(absent.items())),
         *(f"in {_cells(count)}: {inert(reason)}" for reason, count in sorted(bare.items())),
     ]
@@ -147,6 +149,14 @@ def _number_text(number: float, column: Column) -> str:
 def _dollars(nano: int) -> str:
     whole, rest = divmod(nano, NANO)
     return f"${whole:,}.{f'{rest:09d}'.rstrip('0'):0<2}"
+
+
+def _is_brief(table: Table) -> bool:
+    return any(
+        column.brief and isinstance(value, Estimate) and value.interval is not None
+        for row in table.rows
+        for value, column in _pairs(table, row)
+    )
 
 
 def _cells(count: int) -> str:

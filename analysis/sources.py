@@ -10,25 +10,29 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
+from analysis.database import StoreError, check_views, reading
 from analysis.records import SweepInfo
 
+__all__ = ["CHUNK_ROWS", "VIEWS", "Cells", "Source", "StoreError", "StoreSource", "opened", "opened_anywhere"]
+
 CHUNK_ROWS: Final = 32_768
-CACHE_KIB: Final = 65_536
 #: Views that tables are made from, and the columns that are read of each.
 VIEWS: Final[Mapping[str, tuple[str, ...]]] = {
     "sweeps": ("sweep_id", "sweep", "simulated", "manifest"),
     "models": ("model", "label", "family", "provider", "snapshot", "is_subject", "is_judge"),
     "records": (
         "model", "persona", "persona_group", "task", "sample", "judge", "state", "reason", "labels", "accuracy",
-        "claims", "unread", "unread_accuracy", "response_characters",
+        "claims", "unread", "unread_accuracy", "answer_cut", "response_characters",
     ),
-    "audits": ("model", "persona", "persona_group", "task", "sample", "state", "reason", "labels", "unread"),
+    "audits": (
+        "model", "persona", "persona_group", "task", "sample", "state", "reason", "labels", "unread", "answer_cut",
+    ),
     "probes": (
         "model", "persona", "persona_group", "sample", "judge", "state", "reason", "labels", "accuracy", "unread",
-        "unread_accuracy",
+        "unread_accuracy", "answer_cut",
     ),
     "memories": ("model", "persona", "persona_group", "round", "sample", "prompt", "state", "reason", "inferred"),
-    "calls": ("stage", "model", "subject", "state", "reason", "changes"),
+    "calls": ("stage", "model", "subject", "persona", "state", "reason", "changes"),
     "requests": (
         "sweep", "alias", "stage", "finish", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens",
     ),
@@ -52,10 +56,6 @@ Cells: TypeAlias = Sequence[Any]
 _NAMED: Final = frozenset({"requests", "spending"})
 
 
-class StoreError(Exception):
-    """Results cannot be read; the message is one line that says what, where and how to mend."""
-
-
 class Source(Protocol):
     """Rows of views, wherever they are kept."""
 
@@ -68,8 +68,10 @@ class Source(Protocol):
         """Return sweep_id, sweep, simulated and manifest of every sweep, in order of planning."""
         ...
 
-    def chunks(self, view: str, columns: Sequence[str], sweep: SweepInfo) -> Iterator[Sequence[Cells]]:
-        """Yield the named columns of one sweep's rows, some rows at a time; an empty chunk first."""
+    def chunks(
+        self, view: str, columns: Sequence[str], sweep: SweepInfo, *, rows: int | None = None
+    ) -> Iterator[Sequence[Cells]]:
+        """Yield the named columns of one sweep's rows, `rows` or `CHUNK_ROWS` at a time; an empty chunk first."""
         ...
 
     def spending(self, sweep: SweepInfo) -> Iterable[Cells]:
@@ -93,7 +95,9 @@ class StoreSource:
         """Return every sweep."""
         return self._connection.execute("SELECT sweep_id, sweep, simulated, manifest FROM sweeps ORDER BY sweep_id")
 
-    def chunks(self, view: str, columns: Sequence[str], sweep: SweepInfo) -> Iterator[Sequence[Cells]]:
+    def chunks(
+        self, view: str, columns: Sequence[str], sweep: SweepInfo, *, rows: int | None = None
+    ) -> Iterator[Sequence[Cells]]:
         """Yield columns of one sweep's rows."""
         key, value = ("sweep", sweep.name) if view in _NAMED else ("sweep_id", sweep.sweep_id)
         # Names come from this package, never from outside.
@@ -101,8 +105,8 @@ class StoreSource:
         cursor = self._connection.execute(query, (value,))
         # The empty chunk gives every column its shape also when the view has no row.
         yield [()] * len(columns)
-        while rows := cursor.fetchmany(CHUNK_ROWS):
-            yield list(zip(*rows, strict=True))
+        while some := cursor.fetchmany(rows or CHUNK_ROWS):
+            yield list(zip(*some, strict=True))
 
     def spending(self, sweep: SweepInfo) -> Iterable[Cells]:
         """Return totals by alias and stage."""
@@ -134,34 +138,8 @@ def opened(path: Path) -> Iterator[StoreSource]:
     Raises
     ------
     StoreError
-        No such file, not a store, or one whose views are older than this program.
+        No such file, not a store, a damaged one, or one whose views are newer or older than this program.
     """
-    if not path.is_file():
-        raise StoreError(f"{path}: no such store; give the path of a sweep's SQLite file")
-    try:
-        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
-        try:
-            # Whole pages of bodies are read once; more cache than this saves nothing.
-            connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
-            connection.execute("BEGIN")
-            _check_views(connection, path)
-            yield StoreSource(connection, path)
-        finally:
-            connection.close()
-    except sqlite3.Error as error:
-        why = " ".join(str(error).split())
-        raise StoreError(f"{path}: cannot be read ({why}); give the path of a sweep's SQLite file") from error
-
-
-def _check_views(connection: sqlite3.Connection, path: Path) -> None:
-    found = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type IN ('view', 'table')")}
-    missing = VIEWS.keys() - found
-    if missing:
-        raise StoreError(f"{path}: has no view {', '.join(sorted(missing))}; give a store that `mirage run` has made")
-    for view, columns in VIEWS.items():
-        known = {column for _, column, *_ in connection.execute(f"PRAGMA table_info({view})")}
-        if lacking := set(columns) - known:
-            name = f"{view}.{min(lacking)}"
-            raise StoreError(
-                f"{path}: its views are older than this program (no {name}); `mirage run` its sweep file renews them"
-            )
+    with reading(path) as connection:
+        check_views(connection, path, VIEWS)
+        yield StoreSource(connection, path)

@@ -6,9 +6,9 @@ from typing import Final
 
 from analysis.annotations import Validation
 from analysis.context import Context, Settings, prepare
+from analysis.corrected import corrected
 from analysis.extraction import claims_per_answer, verbosity
 from analysis.frames import Report, Table
-from analysis.human import corrected
 from analysis.inversion import inversion, inversion_by_family
 from analysis.judged import group_breakdown, group_composition, leaderboard, model_by_task, task_composition
 from analysis.judges import judge_models, judge_pairs, judges
@@ -77,7 +77,22 @@ def make_report(data: Dataset, settings: Settings, validation: Validation | None
     UnknownJudgeError
         The sweep has no such judge.
     NothingToReportError
-        The sweep has no planned answer.
+        The sweep has no planned answer, or none of them has come.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> from analysis.load import load
+    >>> from analysis.testing import StoreBuilder
+    >>> with TemporaryDirectory() as folder:
+    ...     with StoreBuilder(Path(folder) / "store.sqlite") as store:
+    ...         store.sweep("small", subjects={"m": "family"})
+    ...         store.records(*({"model": "m", "persona": name, "labels": "GRSF"} for name in "abc"))
+    ...     report = make_report(load(Path(folder) / "store.sqlite"), Settings(resamples=100))
+    >>> found = report.table("leaderboard").row("m")
+    >>> found["claims"], found["oi"].value, found["oi"].n
+    (12, 0.5, 12)
     """
     return report_of(prepare(data, settings, validation))
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from analysis import agreement
 from analysis.annotations import MAJORITY, Validation, ValidationError, read_validation
-from analysis.correction import corrected_oi, human_oi_given_judge, judge_errors
+from analysis.correction import corrected_oi, judge_error_intervals
 from analysis.frames import Column, Kind, Report, Row, Table
 from analysis.notes import SIMULATED
 from analysis.rates import LABELS, OVER_INFERRED, Totals
@@ -25,7 +25,19 @@ from analysis.records import Ints
 __all__ = ["ValidationError", "make_validation_report", "make_validation_tables", "read_validation"]
 
 COUNT: Final = len(LABELS)
+EQUALLY: Final = "people: every annotator counts alike, an item is shared out between their labels"
+SEED: Final = 0
+OF_THE_SAMPLE: Final = (
+    "recall, F1 and kappa are those of the sample, which holds rare labels as often as frequent ones; judge_corrected"
+    " weighs them as the sweep does"
+)
 _WEIGHTED: Final = "weighted_kappa"
+_ERRORS: Final = {
+    "sensitivity": "sensitivity: human's OI that the judge calls OI",
+    "specificity": "specificity: human's other claims that the judge passes",
+    "accuracy": "accuracy of the judge, OI or not",
+    "four_class_accuracy": "accuracy of the judge, four labels",
+}
 _AGREEMENT: Final = (
     Column("items", Kind.COUNT, "items"),
     Column("accuracy", Kind.SHARE, "share"),
@@ -63,12 +75,17 @@ def make_validation_tables(data: Validation, annotator: str = "") -> tuple[Table
     name, human = data.reference(annotator)
     table = data.table(annotator)
     notes = (f"judge: {data.sample.judge}; human: {name}", *_coverage(data, name, human))
+    several = not annotator and len(data.annotators) > 1
+    everybody = (
+        f"judge: {data.sample.judge}; {EQUALLY}",
+        f"{len(data.items)} of {data.sample.size} items of sample {data.sample.name}",
+    )
     return (
         judge_agreement(data, notes),
         class_agreement(data, table, notes),
         confusion_table(data, table, notes),
         disagreement_structure(data, table, notes),
-        corrected_rate(data, table, notes),
+        corrected_rate(data, annotator, everybody if several else notes),
         *([annotator_agreement(data)] if len(data.annotators) > 1 else []),
         disagreements(data, name, human, notes),
     )
@@ -86,16 +103,26 @@ def judge_agreement(data: Validation, notes: tuple[str, ...]) -> Table:
         "Agreement of the judge with people",
         (Column("human", Kind.TEXT), *_AGREEMENT, Column("macro_f1", Kind.NUMBER, label="macro F1")),
         rows,
-        (*notes[1:], "OI or not: stereotype and fabricated against grounded and reasonable"),
+        (*notes[1:], OF_THE_SAMPLE, "OI or not: stereotype and fabricated against grounded and reasonable"),
         "intervals: 95%, Wilson for accuracy, large-sample normal for kappa",
     )
 
 
 def class_agreement(data: Validation, table: Totals, notes: tuple[str, ...]) -> Table:
     """Make precision, recall and F1 of the judge per label (H.2)."""
-    scores = agreement.class_scores(table)
-    columns = (scores.support, table.sum(axis=0), scores.precision, scores.recall, scores.f1)
-    rows: list[Row] = [(LABELS[place], *(column[place].item() for column in columns)) for place in range(COUNT)]
+    right, human, judge = np.diagonal(table).tolist(), table.sum(axis=1).tolist(), table.sum(axis=0).tolist()
+    *f1, macro = agreement.f1_estimates(table, np.random.default_rng(SEED), strata="columns")
+    rows: list[Row] = [
+        (
+            LABELS[place],
+            human[place],
+            judge[place],
+            agreement.proportion(right[place], judge[place], method="precision"),
+            agreement.proportion(right[place], human[place], method="recall"),
+            f1[place],
+        )
+        for place in range(COUNT)
+    ]
     return _table(
         data,
         "judge_by_label",
@@ -106,8 +133,9 @@ def class_agreement(data: Validation, table: Totals, notes: tuple[str, ...]) -> 
             Column("judge", Kind.COUNT, "items"),
             *(Column(name, Kind.NUMBER) for name in ("precision", "recall", "f1")),
         ),
-        [*rows, ("macro", None, None, None, None, scores.macro_f1)],
-        notes,
+        [*rows, ("macro", None, None, None, None, macro)],
+        (*notes, OF_THE_SAMPLE),
+        "intervals: 95%, Wilson for precision and recall, bootstrap of items within the judge's labels for F1",
     )
 
 
@@ -144,23 +172,25 @@ def disagreement_structure(data: Validation, table: Totals, notes: tuple[str, ..
     )
 
 
-def corrected_rate(data: Validation, table: Totals, notes: tuple[str, ...]) -> Table:
+def corrected_rate(data: Validation, annotator: str, notes: tuple[str, ...]) -> Table:
     """Make the OI rate of the whole sweep as people would label it, and the judge's errors over the sweep."""
-    population = data.sample.population
-    chance, items = human_oi_given_judge(table), table.sum(axis=0)
+    population, table = data.sample.population, data.shared_table(annotator)
+    items, labelled = table.sum(axis=0).tolist(), round(float(table.sum()))
     judged = float(divided(population[OVER_INFERRED].sum(), population.sum()))
-    errors = judge_errors(population, table)
+    errors = judge_error_intervals(population, table, np.random.default_rng(SEED))
+    over = table[OVER_INFERRED].sum(axis=0).tolist()
     rows: list[Row] = [
         ("OI rate, as the judge labels", int(population.sum()), judged),
-        ("OI rate, judge-corrected", int(table.sum()), corrected_oi(population, table)[()]),
+        ("OI rate, judge-corrected", labelled, corrected_oi(population, table)[()]),
         *(
-            (f"human says OI where the judge says {label}", int(items[place]), float(chance[place]))
+            (
+                f"human says OI where the judge says {label}",
+                round(items[place]),
+                agreement.proportion(over[place], items[place], method="share of items"),
+            )
             for place, label in enumerate(LABELS)
         ),
-        ("sensitivity: human's OI that the judge calls OI", int(table.sum()), errors.sensitivity),
-        ("specificity: human's other claims that the judge passes", int(table.sum()), errors.specificity),
-        ("accuracy of the judge, OI or not", int(table.sum()), errors.accuracy),
-        ("accuracy of the judge, four labels", int(table.sum()), errors.four_class_accuracy),
+        *((name, errors[field].n, errors[field]) for field, name in _ERRORS.items()),
     ]
     shares = ", ".join(f"{int(count):,} {label}" for count, label in zip(population, LABELS, strict=True))
     return _table(
@@ -170,7 +200,9 @@ def corrected_rate(data: Validation, table: Totals, notes: tuple[str, ...]) -> T
         (Column("quantity", Kind.TEXT), Column("n", Kind.COUNT), Column("value", Kind.SHARE, "share")),
         rows,
         (*notes, f"weighted by the judge's labels in the sweep when the sample was drawn: {shares}"),
-        "interval: 95%, normal, stratified by the judge's label; it assumes that the judge errs alike on all models",
+        "corrected OI rate: interval 95%, normal, stratified by the judge's label; it assumes that the judge errs alike"
+        " on all models",
+        "other intervals: 95%, Wilson for shares of items, bootstrap of items within the judge's labels for the rest",
     )
 
 

@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 
 from analysis.estimates import Estimate
 from analysis.frames import Kind, Table, Value
-from analysis.judged import ALL_MODELS, MEAN_OF_MODELS
+from analysis.judged import ALL_MODELS, CORRECTED_OI, MEAN_OF_MODELS
 from analysis.report.drawing import (
     EDGE_INCHES,
     ROW_INCHES,
@@ -35,12 +35,14 @@ from analysis.report.drawing import (
     whisker,
     zero_line,
 )
-from analysis.report.palette import BLUE, FAINT, LABELS, PAPER, SERIES, Colour
+from analysis.report.palette import BLUE, FAINT, INK, LABELS, PAPER, SERIES, Colour
 from analysis.show import inert
 
 PERCENT: Final = 100
 OI_PERCENT: Final = "OI rate, % of claims"
 LEGEND_INCHES: Final = 0.3
+#: Rows between a row's middle and either of two marks in it.
+BESIDE: Final = 0.2
 
 
 def leaderboard(tables: Tables, subjects: Sequence[str]) -> Drawing | None:
@@ -52,23 +54,31 @@ def leaderboard(tables: Tables, subjects: Sequence[str]) -> Drawing | None:
     names, rates = [str(row["model"]) for row in rows], [as_estimate(row["oi"]) for row in rows]
     family = family_looks(tables, subjects)
     mean = as_estimate(table.row(MEAN_OF_MODELS)["oi"]).value
+    corrected = [as_estimate(row.get(CORRECTED_OI)) for row in rows]
+    people = any(not isnan(estimate.value) for estimate in corrected)
 
     def paint() -> Figure:
-        figure = sheet(ROW_INCHES * len(rows) + EDGE_INCHES + LEGEND_INCHES)
+        figure = sheet((1.5 if people else 1) * ROW_INCHES * len(rows) + EDGE_INCHES + LEGEND_INCHES * (1 + people))
         axes = axes_of(figure)
         zero_line(axes, PERCENT * mean)
         for place, row in enumerate(rows):
-            whisker(axes, place, rates[place], *family[str(row["family"])], scale=PERCENT)
+            look = family[str(row["family"])]
+            whisker(axes, place - BESIDE * people, rates[place], *look, scale=PERCENT)
+            whisker(axes, place + BESIDE, corrected[place], *look, scale=PERCENT, hollow=True)
         name_rows(axes, names)
         axes.set_xlabel(OI_PERCENT)
-        keys(figure, family_keys(family, [row["family"] for row in rows]))
+        entries = family_keys(family, [row["family"] for row in rows])
+        keys(figure, [*entries, *([key("hollow: corrected by people", INK, hollow=True)] if people else [])])
         return figure
 
+    also = " Hollow marks: corrected for the judge's errors by people's labels." if people else ""
+    words = extremes(names, [rate.value for rate in corrected])
     return drawn(
         "leaderboard",
-        "OI rate of each model with its 95 % interval over personas; the vertical line is the mean of the models.",
+        "OI rate of each model with its 95 % interval over personas; the vertical line is the mean of the models."
+        f"{also}",
         f"Dot plot of OI rates by model with intervals. {extremes(names, [rate.value for rate in rates])}"
-        f" Mean of models {PERCENT * mean:.1f} %.",
+        f" Mean of models {PERCENT * mean:.1f} %.{f' Corrected by people: {words}' if people else ''}",
         paint,
         simulated=table.simulated,
     )

@@ -104,21 +104,33 @@ def name_rows(axes: Axes, names: Sequence[str]) -> None:
     axes.set_ylim(len(names) - 0.4, -0.6)
 
 
-def whisker(axes: Axes, at: float, estimate: Estimate, colour: Colour, marker: str = "o", *, scale: float = 1) -> None:
+def whisker(
+    axes: Axes,
+    at: float,
+    estimate: Estimate,
+    colour: Colour,
+    marker: str = "o",
+    *,
+    scale: float = 1,
+    hollow: bool = False,
+) -> None:
     """Draw an estimate in a row: a marker, and its interval as a line."""
     if isnan(estimate.value):
         return
     if estimate.interval is not None:
         ends = [scale * estimate.interval.low, scale * estimate.interval.high]
-        axes.plot(ends, [at, at], color=colour.light, linewidth=1.6, solid_capstyle="round")
-    dot(axes, scale * estimate.value, at, colour, marker)
+        width = 1.0 if hollow else 1.6
+        axes.plot(ends, [at, at], color=colour.light, linewidth=width, solid_capstyle="round")
+    dot(axes, scale * estimate.value, at, colour, marker, hollow=hollow)
 
 
-def dot(axes: Axes, x: float, y: float, colour: Colour, marker: str = "o") -> None:
-    """Draw one marker with a thin edge of paper, so that overlapping ones stay apart."""
+def dot(axes: Axes, x: float, y: float, colour: Colour, marker: str = "o", *, hollow: bool = False) -> None:
+    """Draw one marker with a thin edge of paper, so that overlapping ones stay apart; or its outline, on paper."""
+    size = 6 if marker in COMPACT else 7.5
+    fill, edge = (PAPER, colour) if hollow else (colour, PAPER)
     axes.plot(
-        [x], [y], linestyle="none", marker=marker, markersize=6 if marker in COMPACT else 7.5, color=colour.light,
-        markeredgecolor=PAPER.light, markeredgewidth=0.7, zorder=3,
+        [x], [y], linestyle="none", marker=marker, markersize=size - hollow, markerfacecolor=fill.light,
+        markeredgecolor=edge.light, markeredgewidth=1.1 if hollow else 0.7, zorder=3,
     )  # fmt: skip
 
 
@@ -131,9 +143,13 @@ def keys(figure: Figure, entries: Sequence[Artist], *, columns: int = 4) -> None
         )  # fmt: skip
 
 
-def key(name: str, colour: Colour, marker: str = "o") -> Line2D:
+def key(name: str, colour: Colour, marker: str = "o", *, hollow: bool = False) -> Line2D:
     """Return a legend's entry for a kind of marker."""
-    return Line2D([], [], linestyle="none", marker=marker, color=colour.light, markersize=6, label=short(name))
+    fill = PAPER if hollow else colour
+    return Line2D(
+        [], [], linestyle="none", marker=marker, color=colour.light, markerfacecolor=fill.light, markersize=6,
+        label=name if hollow else short(name),
+    )  # fmt: skip
 
 
 def looks(names: Sequence[str]) -> dict[str, tuple[Colour, str]]:

@@ -85,6 +85,7 @@ def render(contents: Contents) -> str:
     style, script = style_sheet() + _asset("page.css"), _asset("page.js")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["visible"] = visible
+    environment.filters["breakable"] = breakable
     template = environment.from_string(_asset("page.html"))
     return template.render(
         page=contents,
@@ -99,19 +100,30 @@ def render(contents: Contents) -> str:
             (
                 section,
                 [(drawing, Markup(drawing.svg)) for drawing in section.drawings],  # noqa: S704
-                [sheet(table, contents.warnings) for table in section.tables],
+                [sheet(table, contents.warnings, contents.sweep) for table in section.tables],
             )
             for section in contents.sections
         ],
     )
 
 
-def sheet(table: Table, warnings: Sequence[str]) -> Sheet:
-    """Return a table as the page shows it, with its CSV in a link."""
+def breakable(text: str) -> Markup:
+    """Return a text as markup in which a line may break after every underscore.
+
+    Examples
+    --------
+    >>> breakable("weekend_<b>")
+    Markup('weekend_<wbr>&lt;b&gt;')
+    """
+    return Markup("_<wbr>").join(text.split("_"))
+
+
+def sheet(table: Table, warnings: Sequence[str], sweep: str) -> Sheet:
+    """Return a table as the page shows it, with its CSV in a link; the page's own heading names the sweep."""
     numbers = [column.kind is not Kind.TEXT for column in table.columns]
     return Sheet(
         name=table.name,
-        title=visible(table.title),
+        title=visible(table.title.removesuffix(f" (sweep {sweep})")),
         headings=tuple(Cell(heading, "", number) for heading, number in zip(headings(table), numbers, strict=True)),
         rows=tuple(tuple(_cells(row, table.columns)) for row in table.rows),
         notes=tuple(footnotes(table)),

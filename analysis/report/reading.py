@@ -1,6 +1,6 @@
 """Reads what only the page needs out of a store's views: the manifest, when answers came, and a sample of responses.
 
-Read-only, and beside `analysis.load` the only place that opens a store. Responses are a model's own words: they leave
+Reads views only, through a connection that it is given. Responses are a model's own words: they leave
 this module as plain text of bounded length, or as the reason why there is none.
 """
 
@@ -10,16 +10,13 @@ import io
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import chain, zip_longest
-from pathlib import Path
 from typing import Final, TypeAlias
 
 import numpy as np
 
-from analysis.load import StoreError
 from analysis.records import Ints
 
 MOST_CHARACTERS: Final = 20_000
@@ -118,24 +115,6 @@ class Settled:
     settled_ms: Ints
     latency_ms: Ints
     output_tokens: Ints
-
-
-@contextmanager
-def opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a store read-only, within one read transaction.
-
-    Raises
-    ------
-    StoreError
-        It cannot be read.
-    """
-    try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)) as found:
-            found.execute("BEGIN")
-            yield found
-    except sqlite3.Error as error:
-        why = " ".join(str(error).split())
-        raise StoreError(f"{path}: cannot be read ({why}); give the path of a sweep's SQLite file") from error
 
 
 def read_manifest(connection: sqlite3.Connection, sweep_id: int) -> Mapping[str, object]:

@@ -12,15 +12,18 @@ import numpy as np
 from analysis.context import Context
 from analysis.estimates import Estimate
 from analysis.frames import Column, Kind, Table, Value
-from analysis.judged import ALL_MODELS, MEAN_OF_MODELS
+from analysis.judged import ALL_MODELS, CORRECTED_OI, MEAN_OF_MODELS
+from analysis.leakage import Event
 from analysis.notes import FEW_PERSONAS, plural
-from analysis.records import PENDING
+from analysis.ratios import divided
+from analysis.records import PENDING, TRUNCATED
 from analysis.report.drawing import as_estimate
 from analysis.show import cell_text, inert
 
 FEW_MODELS: Final = 20
 FEW_FAMILIES: Final = 10
 FEW_MISSING: Final = 0.05
+CHANCE: Final = 0.5
 PERCENT: Final = 100
 NANO: Final = 1_000_000_000
 
@@ -34,7 +37,10 @@ def findings(context: Context, tables: Tables) -> Iterator[str]:
     yield from _tasks(tables)
     yield from _monitoring(context, tables)
     yield from _correlation(tables)
+    yield from _ranking(tables)
+    yield from _probe(tables)
     yield from _groups(tables)
+    yield from _leakage(tables)
     yield from _memory(tables)
     yield from _money(tables)
 
@@ -52,12 +58,19 @@ def caveats(context: Context, tables: Tables) -> Iterator[str]:
             f"{PERCENT * missing / due:.1f} % of the task answers due are missing from the tables. If they are not like"
             " the others, the rates are biased; the last tables say which are missing and why."
         )
+    cut = int((records.state == TRUNCATED).sum())
+    if context.settings.truncated and due and cut / due > FEW_MISSING:
+        yield (
+            f"{PERCENT * cut / due:.1f} % of the task answers or their verdicts were cut short and are used as far as"
+            " they go; `--truncated missing` shows the tables without them."
+        )
     if 0 < len(context.personas) < FEW_PERSONAS:
         yield (
             f"{plural(len(context.personas), 'personas')} are too few for trustworthy intervals: percentile intervals"
             " over so few are too narrow."
         )
     yield from _judging(context)
+    yield from _audits(context)
     families = {model.family for model in subjects if model.family}
     if len(subjects) > 1 and (len(subjects) < FEW_MODELS or len(families) < FEW_FAMILIES):
         kin = f" of {plural(len(families), 'families')}" if families else ""
@@ -79,15 +92,78 @@ def _judging(context: Context) -> Iterator[str]:
     judge = inert(context.label(context.judge))
     if not context.judge:
         return
+    others = [inert(context.label(other)) for other in context.data.axes.judges if other != context.judge]
     if context.human is None:
         yield (
             f"One judge, {judge}, decided every label, and nobody has checked a sample of them: the levels are this"
             " judge's opinion."
         )
     else:
+        items = round(float(context.human.sum()))
         yield (
-            f"One judge, {judge}, decided every label. People have labelled {int(context.human.sum()):,} of the claims;"
-            " the tables under Judges and people say how far they agree."
+            f"One judge, {judge}, decided every label. People have labelled {items:,} of the claims; the tables under"
+            " Judges and people say how far they agree."
+        )
+    if others:
+        yield f"How far other judges agree ({', '.join(others)}) stands under Judges and people, too."
+
+
+def _audits(context: Context) -> Iterator[str]:
+    """Yield whose self-audits are missing so often that comparisons with them are in doubt."""
+    rows = context.audits
+    due = np.bincount(rows.model[rows.state != PENDING], minlength=len(context.subjects))
+    read = np.bincount(context.read(rows).model, minlength=len(context.subjects))
+    shares = divided(due - read, due)
+    worst = max(range(len(shares)), key=lambda place: np.nan_to_num(shares[place]), default=None)
+    if worst is not None and shares[worst] > FEW_MISSING:
+        yield (
+            f"Self-audits are missing for up to {PERCENT * shares[worst]:.0f} % of a model's answers"
+            f" ({inert(context.labels[worst])}): what a model says of itself then rests on other answers than the"
+            " judge's rate. Self-audit against judge gives the difference over the answers that both have, too."
+        )
+
+
+def _ranking(tables: Tables) -> Iterator[str]:
+    """Yield how well self-audits rank a model's own answers."""
+    table = tables["within_model"]
+    known = [value for value in map(as_estimate, table.column("auroc")) if not isnan(value.value)]
+    if len(known) > 1:
+        low, high = min(known, key=_value), max(known, key=_value)
+        unclear = sum(value.interval is None or value.interval.low <= CHANCE for value in known)
+        doubt = f"; for {plural(unclear, 'models')} this is not told from chance" if unclear else ""
+        yield (
+            f"Within a model, an answer that the judge finds worse than the median has the higher self-audit rate in"
+            f" {PERCENT * low.value:.0f} % to {PERCENT * high.value:.0f} % of comparisons (50 % is chance){doubt}."
+        )
+
+
+def _probe(tables: Tables) -> Iterator[str]:
+    """Yield what models get wrong when asked directly, never without saying what the comparison is worth."""
+    table = tables["probe"]
+    mean = table.row(MEAN_OF_MODELS) if table.rows else {}
+    error, probed = as_estimate(mean.get("error")), as_estimate(mean.get("probe_oi"))
+    if not isnan(error.value) and not isnan(probed.value):
+        yield (
+            f"Asked directly what can be inferred, {'the average model' if error.n > 1 else 'the model'} contradicts"
+            f" the user's profile in {_share(table, 'error', error)} of its claims, and over-infers"
+            f" {_share(table, 'probe_oi', probed)}. Only the second of these rates is of the same kind as those of the"
+            " tasks."
+        )
+
+
+def _leakage(tables: Tables) -> Iterator[str]:
+    """Yield what repeated sampling brings out, where answers were drawn more than once."""
+    table = tables["leakage_at_k"]
+    last = table.columns[-2 if table.columns[-1].name == "sampling_error" else -1].name
+    rows = [row for row in table.named_rows() if row["event"] == Event.OI_ABOVE.value]
+    pairs = [(as_estimate(row["k1"]).value, as_estimate(row[last]).value) for row in rows]
+    known = [pair for pair in pairs if not any(map(isnan, pair))]
+    if last != "k1" and known:
+        once, often = (PERCENT * sum(column) / len(known) for column in zip(*known, strict=True))
+        yield (
+            f"Of {last.removeprefix('k')} answers to the same request at least one has an OI rate above one half in"
+            f" {often:.0f} % of cases{' on average over models' if len(known) > 1 else ''}, against {once:.0f} % for a"
+            " single answer."
         )
 
 
@@ -101,7 +177,9 @@ def _correlation(tables: Tables) -> Iterator[str]:
     test = f", p = {first['p']:.3f}" if isinstance(first["p"], float) else ""
     without = [as_estimate(value).value for value in tables["inversion_by_family"].column("rho")]
     known = [value for value in without if not isnan(value)]
-    hangs = f" Leaving out one family moves it between {min(known):.2f} and {max(known):.2f}." if known else ""
+    ends_without = [f"{end(known):.2f}" for end in (min, max)] if known else []
+    moved = "leaves it at" if len(set(ends_without)) == 1 else "moves it between"
+    hangs = f" Leaving out one family {moved} {' and '.join(dict.fromkeys(ends_without))}." if known else ""
     yield (
         f"Exploratory: over {plural(rho.n, 'models')}, what models report of themselves and what the judge finds are"
         f" rank-correlated with rho = {rho.value:.2f}{ends}{test}.{hangs}"
@@ -141,6 +219,19 @@ def _level(tables: Tables) -> Iterator[str]:
         f" The lowest rate is {inert(low)}'s with {_share(table, 'oi', models[low])}, the highest {inert(high)}'s with"
         f" {_share(table, 'oi', models[high])}."
     )
+    yield from _people(table)
+
+
+def _people(table: Table) -> Iterator[str]:
+    """Yield what the mean becomes once the judge's errors are corrected by people's labels."""
+    if CORRECTED_OI not in [column.name for column in table.columns]:
+        return
+    mean = as_estimate(table.row(MEAN_OF_MODELS)[CORRECTED_OI])
+    if not isnan(mean.value):
+        yield (
+            f"Corrected for the judge's errors by people's labels of {plural(mean.n, 'claims')}, the average is"
+            f" {_share(table, CORRECTED_OI, mean)}."
+        )
 
 
 def _tasks(tables: Tables) -> Iterator[str]:
@@ -200,7 +291,9 @@ def _money(tables: Tables) -> Iterator[str]:
     if isinstance(total["requests"], int) and total["requests"]:
         shown = {name: cell_text(total[name], _column(table, name)) for name in ("requests", "answered")}
         paid = as_estimate(total["cost_nano"]).value
-        price = "" if isnan(paid) else f", for {paid / NANO:,.2f} US dollars"
+        money = f"{paid / NANO:,.2f} US dollars"
+        what = f"{money} on the simulator's bill, which nobody pays" if table.simulated else money
+        price = "" if isnan(paid) else f", for {what}"
         yield f"{shown['requests']} requests were planned, {shown['answered']} answered{price}."
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from analysis.context import Context, Settings, prepare
+from analysis.database import reading
 from analysis.export import ExportError, write_whole
 from analysis.human import find_validation
 from analysis.load import load
@@ -13,7 +14,7 @@ from analysis.report.island import islands
 from analysis.report.pace import throughput
 from analysis.report.page import Contents, render
 from analysis.report.provenance import facts_of, provenance
-from analysis.report.reading import opened, read_manifest, read_settled, sample_responses
+from analysis.report.reading import read_manifest, read_settled, sample_responses
 from analysis.report.rounds import accumulation_rounds
 from analysis.report.sections import sections
 from analysis.report.summary import caveats, findings
@@ -73,7 +74,7 @@ def gather(store: Path, settings: Settings, *, sweep: str = "", explore: int | N
     context = prepare(data, settings)
     context = replace(context, validation=find_validation(store, data.sweep.name, context.judge))
     report, info = report_of(context), data.sweep
-    with opened(store) as connection:
+    with reading(store) as connection:
         manifest = read_manifest(connection, info.sweep_id)
         settled = read_settled(connection, info.name)
         sampled = sample_responses(connection, info.sweep_id, context.judge, most=explore, seed=settings.seed)

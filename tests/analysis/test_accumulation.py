@@ -174,15 +174,13 @@ def test_retraction_is_set_beside_the_removal_of_everything_else() -> None:
     found = retraction([memory], [(0, 3, {"city", "unknown"})])
     assert (found.held, found.retracted, found.retracted_by_end) == (1, 0, 1)
     assert (found.other_held, found.other_removed) == (3, 2)
-    assert (found.rate, found.other_rate) == (0.0, 2 / 3)
 
 
-def test_a_contradiction_of_nothing_held_has_no_rate() -> None:
+def test_a_contradiction_of_nothing_held_counts_nothing() -> None:
     """Also when a memory beside it is missing, and when there is no round before it."""
     states: States = [[{"a"}, None, {"a"}], [{"a"}, {"a"}]]
     found = retraction(states, [(0, 2, {"a"}), (0, 3, {"a"}), (1, 2, {"b"}), (1, 1, {"a"})])
     assert (found.held, found.other_held) == (0, 1)
-    assert isnan(found.rate)
 
 
 def test_attributes_that_differ_in_case_and_spacing_are_one() -> None:

@@ -23,6 +23,7 @@ from analysis.agreement import (
     collapsed,
     confusion,
     distances,
+    f1_estimates,
     kappa,
     kappa_bootstrap,
     kappa_values,
@@ -252,3 +253,27 @@ def test_weights_fall_with_distance() -> None:
     linear, quadratic = agreement_weights(4, "linear"), agreement_weights(4, "quadratic")
     assert linear[0].tolist() == pytest.approx([1, 2 / 3, 1 / 3, 0])
     assert quadratic[0].tolist() == pytest.approx([1, 8 / 9, 5 / 9, 0])
+
+
+def test_f1_intervals_are_those_of_scikit_learn_on_every_resample(table: np.ndarray) -> None:
+    """The same resampled items, scored one by one, have the same percentiles; so has their mean."""
+    found = f1_estimates(table, np.random.default_rng(3), strata="columns", count=200)
+    draws = resampled_tables(table, np.random.default_rng(3), 200, "columns")
+    scores = []
+    for drawn in draws:
+        human, judged = (np.repeat(side.ravel(), drawn.ravel()) for side in np.indices(drawn.shape))
+        each = f1_score(human, judged, average=None)
+        scores.append([*each, each.mean()])
+    low, high = np.percentile(scores, [2.5, 97.5], axis=0)
+    for place, estimate in enumerate(found):
+        assert estimate.interval is not None
+        assert (estimate.interval.low, estimate.interval.high) == pytest.approx((low[place], high[place]), abs=1e-12)
+    wanted = class_scores(table)
+    assert [estimate.value for estimate in found] == pytest.approx([*wanted.f1, wanted.macro_f1], abs=1e-12)
+
+
+def test_f1_of_a_label_that_nobody_gave_is_missing() -> None:
+    """It is no zero, and the mean is over the others."""
+    found = f1_estimates(np.array([[5, 0, 1], [0, 0, 0], [1, 0, 5]]), np.random.default_rng(1), count=100)
+    assert isnan(found[1].value)
+    assert found[-1].value == pytest.approx(5 / 6)

@@ -2,14 +2,18 @@
 
 import io
 import json
+import re
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from analysis.cli import Exit, Options, analyze, main
 from analysis.testing import StoreBuilder
+from bench.cli import main as mirage
+from bench.cli.analyze import analyze as click_command
 
 ROOT = Path(__file__).parents[2]
 QUICK = ["--resamples", "100"]
@@ -65,6 +69,44 @@ def test_tables_stand_beside_the_papers_when_asked_to(path: Path, capsys: pytest
     assert "nothing to compare" in capsys.readouterr().out
 
 
+def test_answers_cut_short_are_used_or_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The choice reaches the tables by either command."""
+    with StoreBuilder(tmp_path / "store.db") as store:
+        store.sweep(subjects={"m": "x"})
+        store.records(
+            {"model": "m", "persona": "p", "state": "truncated", "labels": "FF"},
+            {"model": "m", "persona": "q", "labels": "GG"},
+        )
+    claims = []
+    for command in (main, mirage):
+        for choice in ("use", "missing"):
+            head = ["analyze"] if command is mirage else []
+            with suppress(SystemExit):
+                command([*head, str(tmp_path / "store.db"), "--truncated", choice, "--json", *QUICK])
+            (board, *_) = json.loads(capsys.readouterr().out)["tables"]
+            claims.append(board["rows"][0]["claims"])
+    assert claims == [4, 2, 4, 2]
+
+
+def test_what_can_be_mended_is_one_code_of_the_program(tmp_path: Path) -> None:
+    """A sweep without answers is no reached cap, which is what 3 means there."""
+    with StoreBuilder(tmp_path / "store.db") as store:
+        store.sweep(subjects={"m": "x"})
+    with pytest.raises(SystemExit) as left:
+        mirage(["analyze", str(tmp_path / "store.db")])
+    assert left.value.code == 2
+
+
+def test_both_commands_have_the_same_options(capsys: pytest.CaptureFixture[str]) -> None:
+    """`mirage analyze` is `python -m analysis` with the program around it."""
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    listed = set(re.findall(r"--[a-z]+", capsys.readouterr().out))
+    assert {option for each in click_command.params for option in each.opts if option.startswith("--")} == listed - {
+        "--help"
+    }
+
+
 def test_the_same_seed_prints_the_same(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Runs can be compared byte by byte."""
     printed = []
@@ -116,6 +158,32 @@ def test_a_sweep_without_answers_has_its_own_code(tmp_path: Path) -> None:
     stderr = io.StringIO()
     assert analyze(Options(store=tmp_path / "store.db"), io.StringIO(), stderr) == Exit.NOTHING
     assert "run it first" in stderr.getvalue()
+
+
+def test_a_sweep_in_which_nothing_has_come_is_one_line(tmp_path: Path) -> None:
+    """Not thirty tables of n/a."""
+    with StoreBuilder(tmp_path / "store.db") as store:
+        store.sweep(subjects={"m": "x"})
+        store.records({"model": "m", "persona": "p", "state": "pending", "labels": None})
+        store.calls({"model": "m", "state": "pending"}, {"model": "m", "stage": "audit", "state": "pending"})
+    stdout, stderr = io.StringIO(), io.StringIO()
+    assert analyze(Options(store=tmp_path / "store.db"), stdout, stderr) == Exit.NOTHING
+    assert stdout.getvalue() == ""
+    assert stderr.getvalue() == (
+        "sweep 'sweep': 2 calls are planned, none has been answered so far; `mirage run` its sweep file first\n"
+    )
+
+
+def test_a_sweep_in_which_all_failed_is_shown(tmp_path: Path) -> None:
+    """What went wrong is worth a table."""
+    with StoreBuilder(tmp_path / "store.db") as store:
+        store.sweep(subjects={"m": "x"})
+        failed = {"model": "m", "persona": "p", "state": "failed", "reason": "auth: 401"}
+        store.records({**failed, "reason": "task auth: 401", "labels": None})
+        store.calls({**failed, "stage": "task"})
+    stdout = io.StringIO()
+    assert analyze(Options(store=tmp_path / "store.db"), stdout, io.StringIO()) == Exit.DONE
+    assert "auth: 401" in stdout.getvalue()
 
 
 def run(code: str, *arguments: str, stdout: int = subprocess.PIPE) -> "subprocess.CompletedProcess[str]":

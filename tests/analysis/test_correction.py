@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import binom
 
+from analysis.agreement import resampled_tables
 from analysis.correction import (
     corrected_oi,
     corrected_oi_bootstrap,
     human_oi_given_judge,
+    judge_error_intervals,
     judge_errors,
     prediction_powered_mean,
 )
@@ -192,3 +194,31 @@ def test_no_labelled_items_have_no_prediction_powered_mean() -> None:
     nothing, some = np.array([]), np.array([1.0, 0.0])
     assert prediction_powered_mean(nothing, nothing, some).reason == "no labelled items"
     assert prediction_powered_mean(some, some, nothing).reason == "no judged items"
+
+
+def test_error_intervals_are_the_percentiles_over_resampled_items() -> None:
+    """Table by table, the plain function gives what the vectorised one takes percentiles of."""
+    population = np.array([257, 325, 107, 311])
+    found = judge_error_intervals(population, HUMAN, np.random.default_rng(5), count=200)
+    draws = resampled_tables(HUMAN, np.random.default_rng(5), 200, "columns")
+    for name, estimate in found.items():
+        assert estimate.value == pytest.approx(getattr(judge_errors(population, HUMAN), name), abs=1e-12)
+        each = [getattr(judge_errors(population, drawn), name) for drawn in draws]
+        assert estimate.interval is not None
+        ends = (estimate.interval.low, estimate.interval.high)
+        assert ends == pytest.approx(np.percentile(each, [2.5, 97.5]), abs=1e-12), name
+
+
+def test_errors_without_items_are_missing() -> None:
+    """There is nothing to say about a judge whom nobody checked."""
+    found = judge_error_intervals(np.ones(4), np.zeros((4, 4), np.int64), np.random.default_rng(1))
+    assert all(isnan(estimate.value) and estimate.reason for estimate in found.values())
+
+
+def test_the_mean_of_corrected_rates_weighs_models_equally(rng: np.random.Generator) -> None:
+    """A model with a thousand times the claims counts as one model; one without claims counts as none."""
+    counts = np.zeros((4, 3, 4), np.int64)
+    counts[:, 0], counts[:, 1] = [1, 0, 0, 1], [1000, 0, 0, 0]
+    found = corrected_oi_bootstrap(counts, HUMAN, draw_resamples(4, 200, rng), rng)
+    each = [corrected_oi(counts[:, place].sum(axis=0), HUMAN)[()].value for place in (0, 1)]
+    assert found.value == pytest.approx(np.mean(each), abs=1e-12)

@@ -45,6 +45,15 @@ def test_harmless_text_stays_as_it_is(text: str) -> None:
     assert neutral(text) == text
 
 
+def test_formulas_in_headings_are_neutralised() -> None:
+    """Columns may be named after a task or a group of personas."""
+    columns = (Column("model", Kind.TEXT), Column("=1+1\n", Kind.SHARE))
+    value = Estimate(value=0.5, n=12, interval=INTERVAL, method="rate")
+    table = Table(name="t", title="t", columns=columns, rows=(("m", value),), notes=())
+    header, _ = data_lines(csv_text(table))
+    assert header[:3] == ["model", "'=1+1\\n", "'=1+1\\n_low"]
+
+
 def test_negative_numbers_stay_numbers() -> None:
     """Only text is neutralised; the parts of an estimate are numbers or empty."""
     value = Estimate(value=-0.05, n=12, interval=INTERVAL, method="gap")

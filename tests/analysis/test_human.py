@@ -5,13 +5,17 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from analysis.annotations import ClaimItem, SampleInfo, Validation
 from analysis.context import Settings, prepare
+from analysis.correction import corrected_oi
 from analysis.human import find_validation
 from analysis.load import load
 from analysis.tables import report_of
 from analysis.testing import StoreBuilder
+from analysis.validation import make_validation_tables
 
 SAMPLES = "sample, sweep, judge, simulated, manifest, items, population, created_ms"
 LABELS = "sample, position, item, annotator, label, judge_label, claim, comment, model, persona, task"
@@ -73,3 +77,43 @@ def test_peoples_tables_follow_the_others(path: Path) -> None:
     row = report.table("corrected").row("m")
     assert row["human_items"] == 8
     assert row["correction"] == pytest.approx(0.5 / 4)
+
+
+def test_people_who_differ_count_alike() -> None:
+    """The corrected rate is the mean of what either alone would give; leaving ties out would flatter the judge."""
+    judged = np.repeat(np.arange(4), 10)
+    strict, lenient = judged.copy(), judged.copy()
+    strict[10:14], lenient[20:23] = 3, 1
+    population = np.array([25, 30, 15, 30])
+    rates = []
+    for human in (strict[None], lenient[None], np.stack([strict, lenient])):
+        people = labelled(judged, human, population)
+        rates.append(corrected_oi(population, people.shared_table())[()])
+    assert rates[2].value == pytest.approx((rates[0].value + rates[1].value) / 2)
+    assert rates[2].n == 40
+    assert rates[2].interval is not None
+    (row,) = (
+        row
+        for table in make_validation_tables(labelled(judged, np.stack([strict, lenient]), population))
+        for row in table.named_rows()
+        if row.get("quantity") == "OI rate, judge-corrected"
+    )
+    assert row["value"] == rates[2]
+    majority_alone = corrected_oi(population, labelled(judged, np.stack([strict, lenient]), population).table())[()]
+    assert majority_alone.value == pytest.approx(0.45)
+
+
+def test_an_item_that_one_of_two_has_labelled_counts_whole() -> None:
+    """Every item weighs one, whoever has labelled it; one without a judge's label weighs nothing."""
+    judged = np.array([0, 1, 2, -1])
+    table = labelled(judged, np.array([[0, 3, -1, 1], [0, -1, 2, 1]]), np.ones(4)).shared_table()
+    assert table.sum(axis=0).tolist() == [1, 1, 1, 0]
+    assert table[3, 1] == table[2, 2] == 1
+
+
+def labelled(judged: np.ndarray, human: np.ndarray, population: np.ndarray) -> Validation:
+    """Make people's labels of some items."""
+    items = tuple(ClaimItem(item=f"i{at}", claim="c", model="m", persona="p", task="t") for at in range(len(judged)))
+    sample = SampleInfo(name="s", sweep="mine", judge="judge", simulated=False, size=len(judged), population=population)
+    names = tuple("ab"[: len(human)])
+    return Validation(sample=sample, items=items, judged=judged, annotators=names, human=human, comments={})

@@ -10,10 +10,11 @@ import pytest
 
 from analysis.annotations import SampleInfo, Validation
 from analysis.context import Context, Settings, prepare
+from analysis.corrected import corrected
 from analysis.estimates import Estimate
 from analysis.frames import Table, Value
-from analysis.human import corrected
 from analysis.inversion import NO_HUMAN, inversion, inversion_by_family
+from analysis.judged import leaderboard
 from analysis.load import load
 from analysis.testing import StoreBuilder
 
@@ -145,9 +146,22 @@ def test_rho_against_corrected_rates_stands_beside(paper: dict[str, Any], tmp_pa
     wanted = paper["recomputed"]["judge_debiasing"]
     assert estimate(row["value"]).value == pytest.approx(wanted["rho_self_vs_corrected"], abs=1e-9)
     table = corrected(context)
-    means = [estimate(row["corrected_oi"]).value for row in table.named_rows() if row["model"] != "all models"]
-    assert 100 * np.mean(means) == pytest.approx(wanted["macro_corrected"], abs=0.05)
-    assert "people's labels: sample s, ann, 400 items" in table.notes
+    mean = estimate(table.row("mean of models")["corrected_oi"])
+    assert 100 * mean.value == pytest.approx(wanted["macro_corrected"], abs=0.05)
+    assert mean.interval is not None
+    assert mean.interval.low < mean.value < mean.interval.high
+    assert any("sample s, ann, 400 items" in note for note in table.notes)
+    board = leaderboard(context)
+    assert board.columns[-1].name == "corrected_oi"
+    assert board.row("mean of models")["corrected_oi"] == mean
+    for model in context.labels:
+        assert board.row(model)["corrected_oi"] == table.row(model)["corrected_oi"]
+    assert any("it assumes that the judge errs alike" in note for note in board.notes)
+
+
+def test_without_peoples_labels_the_leaderboard_has_no_corrected_rate(published: Context) -> None:
+    """Not a column of nothing."""
+    assert "corrected_oi" not in [column.name for column in leaderboard(published).columns]
 
 
 NAMES = ("grounded", "stereotype", "fabricated")

@@ -1,6 +1,5 @@
 """Reading a store's views into arrays."""
 
-import re
 import sqlite3
 from collections import Counter
 from contextlib import closing
@@ -14,11 +13,9 @@ from hypothesis import strategies as st
 
 from analysis import sources
 from analysis.columns import count_letters
-from analysis.context import Settings
 from analysis.load import NOT_UNDERSTOOD, VIEWS, StoreError, load
 from analysis.records import ACCURACIES, LABELS, STATES, Dataset
-from analysis.rowfiles import CLAIMS, ROWS
-from analysis.tables import make_report
+from analysis.rowfiles import ROWS
 from analysis.testing import COLUMNS, StoreBuilder, claims_json
 
 ROOT = Path(__file__).parents[2]
@@ -319,7 +316,7 @@ def new_state(path: Path) -> None:
     [
         pytest.param(lambda path: None, "", "no such store", id="no file"),
         pytest.param(Path.mkdir, "", "a folder without sweeps.parquet", id="a folder"),
-        pytest.param(empty_file, "", "has no view", id="empty file"),
+        pytest.param(empty_file, "", "is empty, no sweep has been planned", id="empty file"),
         pytest.param(no_database, "", "not a database", id="not a database"),
         pytest.param(no_sweep, "", "no sweep yet", id="no sweep"),
         pytest.param(two_sweeps, "", "choose one with --sweep: one, two", id="several sweeps"),
@@ -361,36 +358,6 @@ def test_the_views_have_the_columns_that_tests_build(real_views: sqlite3.Connect
     """Tables of `StoreBuilder` look like the store's own views, so that what is tested is what runs."""
     columns = [name for _, name, *_ in real_views.execute(f"PRAGMA table_info({view})")]
     assert set(COLUMNS[view]) <= set(columns)
-
-
-def documented() -> dict[str, set[str]]:
-    """Return the columns that the data dictionary explains, by view or table."""
-    sections = (ROOT / "analysis/DICTIONARY.md").read_text(encoding="utf-8").split("\n### ")[1:]
-    rows = {section.split("`")[1]: re.findall(r"^\| (`.*?`) \|", section, re.MULTILINE) for section in sections}
-    return {name: set(re.findall(r"`(\w+)`", " ".join(cells))) for name, cells in rows.items()}
-
-
-def test_the_dictionary_explains_every_column_of_every_view(real_views: sqlite3.Connection) -> None:
-    """Nobody has to guess, and nothing is explained that is not there."""
-    views = [name for (name,) in real_views.execute("SELECT name FROM sqlite_master WHERE type = 'view'")]
-    columns = {view: {name for _, name, *_ in real_views.execute(f"PRAGMA table_info({view})")} for view in views}
-    assert {view: documented().get(view) for view in views} == columns
-
-
-def test_the_dictionary_explains_every_column_of_every_table(tmp_path: Path) -> None:
-    """Columns named after a sweep's own tasks and groups are explained as such."""
-    report = make_report(load(small_store(tmp_path / "store.db")), Settings(resamples=100))
-    own = {"task", "neutral", *(f"k{k}" for k in range(1, 4))}
-    tables = {table.name: {column.name for column in table.columns} for table in report.tables}
-    for wide in ("model_by_task", "group_breakdown", "leakage_at_k", "all_at_k", "worst_at_k"):
-        tables[wide] -= own
-    assert {name: documented().get(name) for name in tables} == tables
-
-
-def test_the_dictionary_names_every_file_of_rows() -> None:
-    """Files are named by views, but for claims, whose columns it explains too."""
-    assert set(ROWS) <= documented().keys()
-    assert documented()["claims"] == set(CLAIMS)
 
 
 def test_a_row_has_exactly_the_columns_of_its_view(real_views: sqlite3.Connection) -> None:

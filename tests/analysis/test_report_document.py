@@ -18,16 +18,20 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from analysis.annotations import ClaimItem, SampleInfo, Validation
 from analysis.context import Context, NothingToReportError, Settings, UnknownJudgeError, prepare
+from analysis.database import reading
 from analysis.estimates import Estimate
 from analysis.export import ExportError
 from analysis.frames import Column, Kind, Table
 from analysis.load import StoreError, load
 from analysis.memory import accumulation
+from analysis.records import TRUNCATED, UNREADABLE
+from analysis.report import comparisons
 from analysis.report.pace import busy_ms, throughput
 from analysis.report.page import Contents, csv_link, render
 from analysis.report.provenance import provenance
-from analysis.report.reading import opened, read_settled
+from analysis.report.reading import read_settled
 from analysis.report.rounds import accumulation_rounds
 from analysis.report.sections import PARTS, sections
 from analysis.report.summary import caveats, findings
@@ -278,7 +282,9 @@ def test_a_correlation_is_called_exploratory(tmp_path: Path) -> None:
     found, doubts = said(
         context_of(tmp_path / "store.sqlite", Design(models={f"m{at}": f"f{at % 3}" for at in range(5)}))
     )
-    assert re.search(r"Exploratory: over 5 models, .* rho = -?\d\.\d\d.*Leaving out one family moves it between", found)
+    assert re.search(
+        r"Exploratory: over 5 models, .* rho = -?\d\.\d\d.*Leaving out one family (moves|leaves) it", found
+    )
     assert "rest on 5 models of 3 families, which are not independent" in doubts
 
 
@@ -317,6 +323,68 @@ def test_many_missing_answers_are_a_doubt(tmp_path: Path) -> None:
     assert "not finished" not in doubts
 
 
+def test_other_judges_are_named_where_there_are_some(tmp_path: Path) -> None:
+    """A reader learns where to look for their agreement."""
+    context = context_of(tmp_path / "store.sqlite")
+    assert "How far other judges agree" not in said(context)[1]
+    axes = replace(context.data.axes, judges=(*context.data.axes.judges, "second"))
+    assert "How far other judges agree (second)" in said(replace(context, data=replace(context.data, axes=axes)))[1]
+
+
+def test_many_answers_cut_short_are_a_doubt(tmp_path: Path) -> None:
+    """As long as they are used."""
+    context = context_of(tmp_path / "store.sqlite")
+    state = context.records.state.copy()
+    state[:18] = TRUNCATED
+    cut = replace(context, records=replace(context.records, state=state))
+    assert "25.0 % of the task answers or their verdicts were cut short" in said(cut)[1]
+    without = replace(cut, settings=replace(cut.settings, truncated=False))
+    assert "were cut short" not in said(without)[1]
+
+
+def test_missing_self_audits_are_a_doubt(tmp_path: Path) -> None:
+    """Of the model that lacks most; what was never due does not count."""
+    context = context_of(tmp_path / "store.sqlite")
+    state = context.audits.state.copy()
+    state[np.flatnonzero(context.audits.model == 1)[:6]] = UNREADABLE
+    doubts = said(replace(context, audits=replace(context.audits, state=state)))[1]
+    assert "Self-audits are missing for up to 25 % of a model's answers (m-2)" in doubts
+    assert "Self-audits are missing" not in said(context)[1]
+
+
+def test_the_summary_says_what_models_do_when_asked(tmp_path: Path) -> None:
+    """Two rates, and which of them may be compared; several samples; how audits rank within a model."""
+    context = context_of(tmp_path / "store.sqlite")
+    found = said(context)[0]
+    mean = report_of(context).table("probe").row("mean of models")["error"]
+    assert isinstance(mean, Estimate)
+    assert f"the average model contradicts the user's profile in {100 * mean.value:.1f} %" in found
+    assert "Of 2 answers to the same request at least one has an OI rate above one half in" in found
+    assert re.search(r"the higher self-audit rate in \d+ % to \d+ % of comparisons \(50 % is chance\)", found)
+
+
+def test_peoples_labels_correct_the_average(tmp_path: Path) -> None:
+    """The corrected rate stands behind the judge's, in words, in the table and in the figure."""
+    context = context_of(tmp_path / "store.sqlite")
+    human = np.array([0, 1, 1, 2, 2, 3, 3, 3])
+    judged = np.array([0, 0, 1, 1, 2, 2, 3, 3])
+    sample = SampleInfo(
+        name="s", sweep="sweep", judge="judge", simulated=False, size=8, population=np.full(4, 9, np.int64)
+    )
+    items = tuple(ClaimItem(item=f"i{at}", claim="c", model="m-1", persona="p", task="t") for at in range(8))
+    people = Validation(sample=sample, items=items, judged=judged, annotators=("a",), human=human[None], comments={})
+    labelled = replace(context, validation=people)
+    found, doubts = said(labelled)
+    assert re.search(r"Corrected for the judge's errors by people's labels of 8 claims, the average is \d", found)
+    assert "People have labelled 8 of the claims" in doubts
+    tables = {table.name: table for table in report_of(labelled).tables}
+    drawing = comparisons.leaderboard(tables, labelled.labels)
+    assert drawing is not None
+    assert "Hollow marks: corrected" in drawing.caption
+    assert "Corrected by people: Lowest" in drawing.svg
+    assert "Corrected" not in said(context)[0]
+
+
 def test_one_model_alone_has_no_comparison(tmp_path: Path) -> None:
     """Neither an average nor a correlation is made of one model."""
     found, doubts = said(context_of(tmp_path / "store.sqlite", Design(models={"m": ""})))
@@ -342,7 +410,7 @@ def test_rounds_agree_with_the_accumulation_table(tmp_path: Path) -> None:
 def test_throughput_counts_busy_time(tmp_path: Path) -> None:
     """24 answers of half a second, settled every quarter: 6.25 busy seconds."""
     context = context_of(tmp_path / "store.sqlite")
-    with opened(tmp_path / "store.sqlite") as connection:
+    with reading(tmp_path / "store.sqlite") as connection:
         row = throughput(read_settled(connection, "sweep"), context).row("m-1")
     assert (row["answers"], row["median_latency"]) == (24, 0.5)
     assert row["answers_per_minute"] == pytest.approx(24 * 60 / 6.25)

@@ -12,10 +12,11 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from analysis import database
 from analysis.report import reading
 from analysis.report.island import PIECE, islands, json_island
 from analysis.report.readable import readable
-from analysis.report.reading import MOST_CHARACTERS, MOST_CLAIMS, Sampled, opened, sample_responses, text_of
+from analysis.report.reading import MOST_CHARACTERS, MOST_CLAIMS, Sampled, sample_responses, text_of
 from analysis.report.testing import Design, build_store
 from analysis.testing import claims_json
 
@@ -32,7 +33,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def drawn(store: Path, most: int | None, seed: int = 0) -> Sampled:
-    with opened(store) as connection:
+    with database.reading(store) as connection:
         return sample_responses(connection, 1, "judge", most=most, seed=seed)
 
 
@@ -184,5 +185,5 @@ def test_nothing_in_a_text_hides_or_reorders(text: str, shown: str) -> None:
 def test_responses_of_other_judges_are_not_drawn(tmp_path: Path) -> None:
     """The explorer shows the judge that the tables use."""
     store = build_store(tmp_path / "store.sqlite", Design(personas=1))
-    with opened(store) as connection:
+    with database.reading(store) as connection:
         assert sample_responses(connection, 1, "other", most=None, seed=0).total == 0

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from analysis.resampling import Resamples, draw_resamples, enumerate_resamples, resamples_of
+from analysis.resampling import Resamples, _weighted_ends, draw_resamples, enumerate_resamples, resamples_of
 
 
 def drawn(multiplicities: np.ndarray) -> Resamples:
@@ -149,3 +149,46 @@ def test_enumerated_replicates_drop_undefined_ones_and_their_probability() -> No
 def test_replicates_that_do_not_vary_give_no_interval(replicates: list[float]) -> None:
     """An interval of width 0 would claim certainty."""
     assert drawn(np.ones((3, 1))).interval(np.array(replicates)) is None
+
+
+@pytest.mark.parametrize("largest", [3, 700, 800, 2**40], ids=str)
+def test_sums_of_whole_numbers_are_exact_whatever_the_precision(largest: int) -> None:
+    """Many cells are summed in single precision only where that holds every total."""
+    rng = np.random.default_rng(4)
+    drawn = draw_resamples(150, 300, rng)
+    values = rng.integers(largest + 1, size=(150, 40))
+    values[0], values[1] = largest, -largest
+    wanted = values.T @ drawn.multiplicities.T.astype(np.int64)
+    assert np.array_equal(drawn.sums(values).astype(np.int64), wanted)
+
+
+@pytest.mark.parametrize("clusters", [1, 2, 5, 8])
+def test_every_resample_is_enumerated_once(clusters: int) -> None:
+    """As counting all ordered draws gives them: the same rows, the same probabilities, in order."""
+    found = enumerate_resamples(clusters)
+    assert found.probability is not None
+    draws = np.array(np.meshgrid(*[np.arange(clusters)] * clusters)).reshape(clusters, -1).T if clusters < 8 else None
+    if draws is None:
+        assert found.count == comb(2 * clusters - 1, clusters)
+    else:
+        rows = np.stack([np.bincount(draw, minlength=clusters) for draw in draws])
+        unique, counts = np.unique(rows, axis=0, return_counts=True)
+        assert np.array_equal(found.multiplicities, unique)
+        assert found.probability == pytest.approx(counts / len(draws), rel=1e-12)
+    assert found.probability.sum() == pytest.approx(1)
+
+
+@given(
+    arrays(np.float64, st.integers(1, 60), elements=st.one_of(st.floats(-1, 1, width=16), st.just(float("nan")))),
+    st.integers(0, 2**32),
+)
+@settings(deadline=None)
+def test_ends_of_very_many_replicates_are_those_of_few(values: np.ndarray, seed: int) -> None:
+    """Finding the ends bin by bin gives what sorting everything gives."""
+    probability = np.random.default_rng(seed).random(len(values)) + 0.01
+    every = Resamples(multiplicities=np.ones((len(values), 1)), probability=probability, method="test")
+    low, high, dropped = every.bounds(values)
+    found = _weighted_ends(values, probability, np.array([0.025, 0.975]))
+    assert np.array_equal(found[0], low, equal_nan=True)
+    assert np.array_equal(found[1], high, equal_nan=True)
+    assert int(found[2]) == int(dropped)

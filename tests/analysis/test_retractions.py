@@ -1,10 +1,12 @@
 """Whether contradicted inferences are taken back, and what the figures rest on."""
 
+from math import isnan
 from pathlib import Path
 
 import pytest
 
 from analysis.context import Context, Settings, prepare
+from analysis.estimates import Estimate
 from analysis.load import load
 from analysis.retractions import NO_SCRIPTS, contradicted_attributes, retraction
 from analysis.testing import StoreBuilder
@@ -32,7 +34,9 @@ def test_what_is_retracted_stands_beside_what_else_is_removed(tmp_path: Path) ->
     )
     row = retraction(context).row("m")
     assert (row["conversations"], row["held"], row["retracted"], row["retracted_by_end"]) == (3, 3, 1, 2)
-    assert row["retraction"] == pytest.approx(1 / 3)
+    rate = row["retraction"]
+    assert isinstance(rate, Estimate)
+    assert (rate.value, rate.n) == (pytest.approx(1 / 3), 3)
     assert (row["other_held"], row["other_removed"]) == (3, 1)
 
 
@@ -62,7 +66,8 @@ def test_a_conversation_with_a_gap_there_is_left_out(tmp_path: Path) -> None:
         [["x"], KEPT],
         [None, KEPT, KEPT, KEPT],
     )
-    assert retraction(context).row("m")["conversations"] == 1
+    row = retraction(context).row("m")
+    assert (row["conversations"], row["missing"]) == (1, 3)
 
 
 def test_nothing_held_is_no_rate(tmp_path: Path) -> None:
@@ -70,7 +75,26 @@ def test_nothing_held_is_no_rate(tmp_path: Path) -> None:
     context = told(tmp_path / "store.db", [["x"], ["likes tea"], ["likes tea"]])
     row = retraction(context).row("m")
     assert row["held"] == 0
-    assert row["retraction"] != row["retraction"]
+    rate = row["retraction"]
+    assert isinstance(rate, Estimate)
+    assert isnan(rate.value)
+    assert rate.reason == "no such attribute held"
+
+
+def test_rates_have_intervals_over_personas(tmp_path: Path) -> None:
+    """One persona's model takes it back, the other's does not: with two personas, anything from none to all."""
+    told = dict.fromkeys(("p", "q"), TOLD["p"])
+    with StoreBuilder(tmp_path / "store.db") as store:
+        store.sweep(subjects={"m": "x"}, contradictions=told)  # type: ignore[arg-type]
+        store.memory("m", "p", [["x"], KEPT, KEPT])
+        store.memory("m", "q", [["x"], KEPT, ["likes tea"]])
+    row = retraction(prepare(load(tmp_path / "store.db"), Settings(resamples=200))).row("m")
+    rate, other = row["retraction"], row["other_removal"]
+    assert isinstance(rate, Estimate)
+    assert isinstance(other, Estimate)
+    assert rate.interval is not None
+    assert (rate.value, rate.interval.low, rate.interval.high) == (0.5, 0, 1)
+    assert (other.value, other.interval) == (0, None)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +108,8 @@ def test_nothing_held_is_no_rate(tmp_path: Path) -> None:
 def test_a_contradiction_that_does_not_fit_is_left_out(tmp_path: Path, contradictions: object) -> None:
     """It counts no conversation."""
     context = told(tmp_path / "store.db", [["x"], KEPT, KEPT], contradictions=contradictions)
-    assert retraction(context).row("m")["conversations"] == 0
+    row = retraction(context).row("m")
+    assert (row["conversations"], row["missing"]) == (0, 0)
 
 
 def test_a_manifest_without_contradictions_is_said_to_have_none(tmp_path: Path) -> None:

@@ -15,8 +15,7 @@ from analysis.context import Settings
 from analysis.export import ExportError, export, report_json
 from analysis.frames import Report
 from analysis.load import StoreError, load
-from analysis.rowfiles import CLAIMS, ROWS, export_rows
-from analysis.sources import CHUNK_ROWS
+from analysis.rowfiles import CLAIMS, EXPORT_ROWS, ROWS, export_rows
 from analysis.tables import make_report
 from analysis.testing import StoreBuilder, claims_json
 
@@ -104,9 +103,9 @@ def test_rows_are_exported_chunk_by_chunk(tmp_path: Path) -> None:
     """More rows than fit a chunk all arrive, in order."""
     with StoreBuilder(tmp_path / "store.db") as store:
         store.sweep(subjects={"m": "x"})
-        store.calls(*({"model": "m", "attempts": at} for at in range(CHUNK_ROWS + 7)))
+        store.calls(*({"model": "m", "attempts": at} for at in range(EXPORT_ROWS + 7)))
     export_rows(tmp_path / "store.db", tmp_path, ("csv", "parquet"))
-    wanted = list(range(CHUNK_ROWS + 7))
+    wanted = list(range(EXPORT_ROWS + 7))
     assert [int(row["attempts"]) for row in rows_of(tmp_path / "rows" / "calls.csv")] == wanted
     assert pq.read_table(tmp_path / "rows" / "calls.parquet")["attempts"].to_pylist() == wanted
 

@@ -111,6 +111,22 @@ def test_elements_that_were_no_claim_are_visible(store: StoreBuilder) -> None:
     assert "1 element of read records left out (25.0%): no claim or no known label" in table.notes
 
 
+def test_a_whole_verdict_on_a_cut_answer_counts_as_cut_short(store: StoreBuilder) -> None:
+    """Used by default; when cut answers shall be missing, so are their verdicts and audits."""
+    store.sweep(subjects={"m": "x"})
+    place = {"model": "m", "persona": "a"}
+    store.records({**place, "labels": "FF", "answer_cut": 1}, {**place, "persona": "b", "labels": "G"})
+    store.audits({**place, "labels": "GG", "answer_cut": 1}, {**place, "persona": "b", "labels": "G"})
+    store.probes({**place, "labels": "G", "answer_cut": 1}, {**place, "persona": "b", "labels": "G"})
+    used, missing = report_on(store), make_report(load(store.path), Settings(truncated=False, resamples=200))
+    for name, column in (("leaderboard", "records"), ("self_audit", "audits"), ("probe", "records")):
+        assert (used.table(name).row("m")[column], missing.table(name).row("m")[column]) == (2, 1), name
+    assert "1 record cut short: the claims before the cut are counted" in used.table("leaderboard").notes
+    assert missing.table("leaderboard").row("m")["why_missing"] == "1 truncated"
+    notes = " / ".join(missing.table("leaderboard").notes)
+    assert "1 truncated (the answer itself was cut short)" in notes
+
+
 def test_truncated_answers_can_be_missing(store: StoreBuilder) -> None:
     """The choice moves them from the claims to the missing ones."""
     small_sweep(store)
@@ -231,17 +247,52 @@ def test_a_stage_that_is_not_in_the_sweep_is_not_missing(store: StoreBuilder) ->
 def test_unreadable_answers_are_a_share_of_those_that_came(store: StoreBuilder) -> None:
     """Failed and pending calls are not parse failures."""
     small_sweep(store)
+    judge = {"model": "judge", "subject": "m", "stage": "judge"}
     store.calls(
-        {"model": "judge", "stage": "judge"},
-        {"model": "judge", "stage": "judge", "state": "truncated"},
-        {"model": "judge", "stage": "judge", "state": "unreadable", "reason": "no JSON array"},
-        {"model": "judge", "stage": "judge", "state": "unreadable", "reason": "no JSON array"},
-        {"model": "judge", "stage": "judge", "state": "failed", "reason": "quota: spent"},
-        {"model": "judge", "stage": "judge", "state": "pending"},
+        {**judge, "persona": "a"},
+        {**judge, "persona": "b", "state": "truncated"},
+        {**judge, "persona": "c", "state": "unreadable", "reason": "no JSON array"},
+        {**judge, "persona": "c", "state": "unreadable", "reason": "no JSON array"},
+        {**judge, "persona": "a", "state": "failed", "reason": "quota: spent"},
+        {**judge, "persona": "b", "state": "pending"},
     )
     (row,) = report_on(store).table("parse_failures").named_rows()
-    assert (row["answered"], row["cut_short"], row["unreadable"], row["share_unreadable"]) == (4, 1, 2, 0.5)
+    share = row["share_unreadable"]
+    assert isinstance(share, Estimate)
+    assert (row["answered"], row["cut_short"], row["unreadable"], share.value, share.n) == (4, 1, 2, 0.5, 4)
+    assert share.interval is not None
+    assert (share.interval.low, share.interval.high) == (0, 1)
     assert row["most_frequent_reason"] == "no JSON array"
+
+
+def test_the_share_of_missing_answers_has_an_interval_over_personas(store: StoreBuilder) -> None:
+    """One persona of three fails: a third, and as few as none or as many as all in other samples of personas."""
+    store.sweep(subjects={"m": "x"})
+    states = {"a": "read", "b": "read", "c": "failed"}
+    for persona, state in states.items():
+        store.records({"model": "m", "persona": persona, "state": state, "labels": "G" if state == "read" else None})
+        store.calls({"model": "judge", "subject": "m", "stage": "judge", "persona": persona, "state": state})
+    (row,) = report_on(store).table("missing_answers").named_rows()
+    share = row["share"]
+    assert isinstance(share, Estimate)
+    assert (share.value, share.n) == (pytest.approx(1 / 3), 3)
+    assert share.interval is not None
+    assert (share.interval.low, share.interval.high) == (0, 1)
+
+
+def test_a_stage_of_other_personas_is_resampled_by_itself(store: StoreBuilder) -> None:
+    """Memories of personas that no task was asked of have shares and intervals of their own."""
+    store.sweep(subjects={"m": "x"})
+    store.records({"model": "m", "persona": "a", "labels": "G"}, {"model": "m", "persona": "b", "labels": "F"})
+    for persona in ("x", "y"):
+        for turn, state in enumerate(("read", "read" if persona == "x" else "unreadable"), start=1):
+            store.calls({"model": "m", "stage": "accum", "persona": persona, "round": turn, "state": state})
+    (row,) = report_on(store).table("missing_answers").named_rows()
+    share = row["share"]
+    assert isinstance(share, Estimate)
+    assert (row["stage"], share.value, share.n) == ("accum", 0.25, 4)
+    assert share.interval is not None
+    assert (share.interval.low, share.interval.high) == (0, 0.5)
 
 
 def test_changed_parameters_are_counted(store: StoreBuilder) -> None:

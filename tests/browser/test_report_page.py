@@ -2,10 +2,14 @@
 
 import csv
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -39,6 +43,14 @@ for (const name of ["alert", "prompt", "confirm"]) window[name] = () => { window
 DESK, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 CARD = ".response"
 PATIENCE_FRAMES = 1_000
+ROOT = Path(__file__).parents[2]
+REHEARSAL = """
+name = "small"
+models = ["gpt-4o-mini", "claude-opus-4-6", "qwen3-8b"]
+judges = ["claude-opus-4-7"]
+personas = 3
+accum_personas = 1
+"""
 
 
 @dataclass(kw_only=True)
@@ -360,6 +372,115 @@ def test_a_sweep_of_the_papers_size_stays_usable(tmp_path: Path, open_page: Open
     assert written.shown == written.total == 10_800
     assert page.inner_text("#count") == "1\u201310 of 900"
     assert taken < 2_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rehearsed:
+    """What a rehearsal leaves: its store, its report as a page, and its tables as `analyze --json` prints them."""
+
+    store: Path
+    page: Path
+    printed: dict[str, Any]
+
+
+def mirage(folder: Path, *arguments: str) -> str:
+    """Run the program as a user does, without keys or a network; return what it prints."""
+    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
+    command = [sys.executable, "-m", "bench", *arguments]
+    done = subprocess.run(
+        command, cwd=folder, env={**environment, "PYTHONPATH": paths}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def rehearsed(tmp_path_factory: pytest.TempPathFactory) -> Rehearsed:
+    """Three models and three personas, rehearsed with one kill, reported and analysed."""
+    folder = tmp_path_factory.mktemp("rehearsed")
+    (folder / "sweep.toml").write_text(REHEARSAL, encoding="utf-8")
+    mirage(folder, "rehearse", "sweep.toml", "--kills", "1", "--no-tables")
+    store = folder / "runs" / "small-rehearsal" / "store.sqlite"
+    said = mirage(folder, "report", str(store), "--resamples", "300")
+    page = store.with_suffix(".report.html")
+    assert said.startswith(f"report: {page}")
+    return Rehearsed(
+        store=store,
+        page=page,
+        printed=json.loads(mirage(folder, "analyze", str(store), "--json", "--resamples", "300")),
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_rehearsals_report_opens_and_asks_nobody(rehearsed: Rehearsed, open_page: OpenPage) -> None:
+    """From the sweep file to the page: no error, no request, all parts there, responses to be looked through."""
+    page, seen = open_page(rehearsed.page)
+    parts = page.locator("main > section").evaluate_all("(all) => all.map((each) => each.id)")
+    assert {"summary", "leaderboard", "inversion", "accumulation", "cost", "missing", "explorer", "provenance"} <= {
+        *parts
+    }
+    assert page.inner_text("#count") == "1\u201310 of 54"
+    assert_inert(page, seen, rehearsed.page)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_rehearsals_report_is_marked_everywhere(rehearsed: Rehearsed, open_page: OpenPage) -> None:
+    """Every part, figure, caption, table, download and response; and nobody believes to have spent the money."""
+    page, _ = open_page(rehearsed.page)
+    figures = page.locator("figure")
+    assert figures.count() >= 8
+    for place in range(figures.count()):
+        figure = figures.nth(place)
+        assert figure.locator("figcaption .mark").count() == 1
+        assert "SIMULATED" in figure.locator("svg text").all_text_contents()
+        assert str(figure.locator("svg").get_attribute("aria-label")).startswith("SIMULATED. ")
+    titles = page.locator(".sheet > h3, .sheet > summary").all_inner_texts()
+    assert len(titles) >= len(rehearsed.printed["tables"])
+    assert all(title.startswith("SIMULATED: ") for title in titles)
+    assert page.locator("main > section > h2, main > section > .lead > h2").count() == page.locator("h2 .mark").count()
+    assert page.locator(f"{CARD} .mark").count() == page.locator(CARD).count() == 10
+    assert "on the simulator's bill, which nobody pays" in page.inner_text("#summary")
+    assert page.title().startswith("SIMULATED: ")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_rehearsals_report_has_the_tables_that_are_printed(rehearsed: Rehearsed, open_page: OpenPage) -> None:
+    """Every number of `mirage analyze --json` is in the page's downloads, digit for digit, and no table is missing."""
+    page, _ = open_page(rehearsed.page)
+    links = page.locator("a.download").evaluate_all("(all) => all.map((each) => [each.download, each.href])")
+    held = {name.removesuffix(".csv"): rows_of(link) for name, link in links}
+    compared = 0
+    for table in rehearsed.printed["tables"]:
+        rows = held[table["name"]]
+        assert len(rows) == len(table["rows"]), table["name"]
+        for row, wanted in zip(rows, table["rows"], strict=True):
+            for column, value in wanted.items():
+                for name, number in numbers_of(column, value):
+                    assert row[name] == ("" if number is None else repr(number)), (table["name"], name)
+                    compared += 1
+    assert set(held) - {table["name"] for table in rehearsed.printed["tables"]} == {"accumulation_rounds", "throughput"}
+    assert compared > 1_000
+
+
+def rows_of(link: str) -> list[dict[str, str]]:
+    """Read the CSV in a link."""
+    lines = unquote(link.partition(",")[2]).splitlines()
+    return list(csv.DictReader(line for line in lines if not line.startswith("#")))
+
+
+def numbers_of(column: str, value: Any) -> Iterator[tuple[str, int | float | None]]:
+    """Yield the numbers of a printed cell, by the names of the columns in which a download holds them."""
+    if isinstance(value, dict):
+        yield column, value["value"]
+        yield f"{column}_low", value["low"]
+        yield f"{column}_high", value["high"]
+        yield f"{column}_n", value["n"]
+    elif isinstance(value, int | float):
+        yield column, value
 
 
 def contrast(one: str, other: str) -> float:
