@@ -2,6 +2,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev demo test check check-slow clean
 VENV := .venv/bin
+LOCAL := tests/local tests/acceptance tests/integration tests/providers
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -18,7 +19,7 @@ demo: setup  ## run the whole benchmark, small, on a real model on your CPU
 test: setup-dev  ## pass the tests
 	$(VENV)/python -m pytest -m "not slow and not local"
 	# A process of its own: vLLM looks into every module that is loaded, and stumbles over some that other tests need.
-	$(VENV)/python -m pytest -m "local and not slow"
+	$(VENV)/python -m pytest -m "local and not slow" $(LOCAL)
 
 check: setup-dev  ## lint, types, import contracts
 	$(VENV)/ruff check .

@@ -41,11 +41,14 @@ async def batch_accounts(
 ) -> dict[str, BatchProvider]:
     """Return the batch APIs that a run needs: those that it sends by, and those where an earlier run left batches.
 
+    A batch that was given back after its stage was told to stream has left its requests in a batch lane: these too.
+
     Raises:
         UserError: a key is missing.
     """
     wanted = {cards[alias].provider for (alias, _), mode in modes_of(manifest).items() if mode is Mode.BATCH}
     wanted |= {batch.provider for batch in await BatchStore(store, sweep.id, 0).live()}
+    wanted |= {lane.partition("/")[0] for lane in await store.waiting(sweep.id) if lane.endswith(BATCH_SUFFIX)}
     return build_batch_providers([card for card in cards.values() if card.provider in wanted], os.environ)
 
 
@@ -53,8 +56,9 @@ def batching(
     loaded: LoadedFile, cards: Mapping[str, ModelCard], providers: Mapping[str, BatchProvider], *,
     store: Path, retry: RetryPolicy, feeds: Mapping[str, frozenset[str]],
 ) -> Batching | None:  # fmt: skip
-    """Return how a run sends by these batch APIs, None where there are none."""
-    if not providers:
+    """Return how a run sends by these batch APIs, None where there are none and never were."""
+    # A catalogue that has lost its batch APIs may have batches left: they are told of, not passed over in silence.
+    if not providers and not batch_folder(store).exists():
         return None
     policy = batch_policy(loaded)
     able = [card for card in cards.values() if card.provider in providers and card.batch and has_batches(card.dialect)]

@@ -284,11 +284,18 @@ async def _register(checked: Checked, store: Store, clock: SystemClock) -> Sweep
     else:
         check_unchanged(known, manifest, str(checked.loaded.path))
         await store.update_sweep(known.id, text, digest, planned=known.planned and known.plan_hash == digest)
-        if modes_changed(msgspec.json.decode(known.manifest, type=Manifest), manifest):
-            await store.reroute(known.id, lanes_of(manifest, _cards(checked)))
+        await _reroute(checked, store, known)
     found = await store.find_sweep(manifest.name)
     assert found is not None  # noqa: S101 - just written
     return found
+
+
+async def _reroute(checked: Checked, store: Store, known: Sweep) -> None:
+    """Have what is planned sent as the file now says, also where a crash had kept an earlier change from it."""
+    lanes = lanes_of(checked.manifest, _cards(checked))
+    changed = modes_changed(msgspec.json.decode(known.manifest, type=Manifest), checked.manifest)
+    if changed or set(await store.waiting(known.id)) - set(lanes.values()):
+        await store.reroute(known.id, lanes)
 
 
 def _cards(checked: Checked) -> dict[str, ModelCard]:

@@ -9,11 +9,28 @@ import msgspec
 from engine.codec import Codec
 from engine.lane import Leased, LeasedCell
 from engine.retry import Tries
-from engine.rows import ROWS, Planting, positional
+from engine.rows import ROWS, Planting, ReadRows, positional
 from engine.writer import Operation, Probe
-from engine.writes import Enlist, Fail, Lease, Plan, Planned, Reads, Send, Settle, Statement, Statements, Values
+from engine.writes import (
+    Enlist,
+    Fail,
+    Lease,
+    Plan,
+    Planned,
+    Reads,
+    Send,
+    Settle,
+    SettleMany,
+    Statement,
+    Statements,
+    Values,
+)
 
 Kind = TypeVar("Kind", bound=Operation)
+
+
+class AnsweredAlreadyError(Exception):
+    """One of the requests that were to be settled together has an answer already."""
 
 
 class Applier:
@@ -38,6 +55,7 @@ class Applier:
         if fails := _only(group, Fail):
             connection.executemany(self._sql["fail_attempt"], [each.attempt for each in fails])
             connection.executemany(self._sql["fail_request"], [each.request for each in fails])
+        self._settle_many(connection, _only(group, SettleMany))
         self._read(connection, [each for each in _only(group, Reads) if not isinstance(each, Settle)])
         if _only(group, Probe):
             connection.execute(self._sql["probe"])
@@ -66,13 +84,11 @@ class Applier:
             results[each] = all_went or bool(self._first(connection, "was_sent", each.attempt._asdict()))
 
     def _enlist(self, connection: sqlite3.Connection, enlist: Enlist) -> frozenset[int]:
-        connection.executemany(self._sql["enlist_request"], enlist.requests)
-        cursor = connection.executemany(self._sql["enlist_attempt"], enlist.attempts)
-        if cursor.rowcount == len(enlist.attempts):
-            return frozenset(row.line for row in enlist.attempts)
-        first = enlist.attempts[0]
-        chosen = {"batch_id": first.batch_id, "first": first.line}
-        return frozenset(row[0] for row in connection.execute(self._sql["enlisted"], chosen).fetchall())
+        cursor = connection.execute(self._sql["enlist_attempts"], enlist.values)
+        connection.execute(self._sql["enlist_requests"], enlist.values)
+        if cursor.rowcount == len(enlist.rows):
+            return frozenset(row.line for row in enlist.rows)
+        return frozenset(row[0] for row in connection.execute(self._sql["enlisted"], enlist.values).fetchall())
 
     def _settle(self, connection: sqlite3.Connection, group: Sequence[Settle]) -> None:
         connection.executemany(self._sql["settle_attempt"], [each.paid for each in group])
@@ -84,27 +100,44 @@ class Applier:
         if apart := [each.request for each in group if each.leaves_unread]:
             connection.executemany(self._sql["join_cells"], apart)
 
+    def _settle_many(self, connection: sqlite3.Connection, group: Sequence[SettleMany]) -> None:
+        for many in group:
+            connection.execute(self._sql["settle_attempts"], {"rows": many.paid})
+            cursor = connection.executemany(self._sql["settle_completion"], many.completions)
+            if 0 <= cursor.rowcount < len(many.completions):
+                raise AnsweredAlreadyError
+            connection.execute(self._sql["settle_requests"], {"ids": many.ids})
+            connection.executemany(self._sql["fail_attempt"], many.failed_attempts)
+            connection.executemany(self._sql["fail_request"], many.failed_requests)
+            self._read_rows(connection, many.rows)
+
     def _answers(self, connection: sqlite3.Connection, each: Settle) -> bool:
         """Say whether the stored answer is this one; a second one is paid for but not read."""
         found = self._first(connection, "answering_attempt", each.request._asdict())
         return found == each.completion.attempt
 
     def _read(self, connection: sqlite3.Connection, group: Sequence[Reads]) -> None:
-        readings = [row for each in group for row in each.rows.readings]
-        if not readings:
-            return
-        connection.executemany(self._sql["read_cell"], readings)
-        connection.executemany(self._sql["read_body"], [row for each in group for row in each.rows.bodies])
-        merged = Planting()
+        merged = ReadRows()
         for each in group:
-            merged.extend(each.rows.follow_ups)
-        self._plant(connection, merged)
+            merged.extend(each.rows)
+        self._read_rows(connection, merged)
+
+    def _read_rows(self, connection: sqlite3.Connection, rows: ReadRows) -> None:
+        if rows.readings:
+            alike: dict[tuple[str, str, int], list[int]] = {}
+            for status, reason, version, cell_id in rows.readings:
+                alike.setdefault((status, reason, version), []).append(cell_id)
+            for (status, reason, version), ids in alike.items():
+                values = {"status": status, "reason": reason, "version": version, "ids": _list(ids)}
+                connection.execute(self._sql["read_cells"], values)
+            connection.executemany(self._sql["read_body"], rows.bodies)
+            self._plant(connection, rows.follow_ups)
 
     def _lease(self, connection: sqlite3.Connection, lease: Lease) -> list[Leased]:
         values = lease.values
         connection.execute(self._sql["expire"], values)
         taken = connection.execute(self._sql["lease"], values).fetchall()
-        chosen = {"ids": msgspec.json.encode([row[0] for row in taken]).decode(), "sweep_id": values["sweep_id"]}
+        chosen = {"ids": _list([row[0] for row in taken]), "sweep_id": values["sweep_id"]}
         prompts = connection.execute(self._sql["lease_prompts"], chosen).fetchall()
         cells: dict[int, list[LeasedCell]] = {}
         for request_id, cell_id, stage, coords in connection.execute(self._sql["lease_cells"], chosen).fetchall():
@@ -125,6 +158,10 @@ class Applier:
     def _first(self, connection: sqlite3.Connection, name: str, values: Mapping[str, object]) -> object:
         rows = connection.execute(self._sql[name], values).fetchall()
         return rows[0][0] if rows else None
+
+
+def _list(ids: Sequence[int]) -> str:
+    return msgspec.json.encode(ids).decode()
 
 
 def _only(group: Sequence[Operation], kind: type[Kind]) -> list[Kind]:

@@ -29,6 +29,8 @@ RESULTS_NOT_READY: Final = "batch_results_not_ready"
 
 CUSTOM_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
+# Nine digits: whatever a hostile row claims, its index is an integer that every database holds.
+_INDEX: Final = re.compile(r"0|[1-9][0-9]{0,8}")
 _RUN: Final = re.compile(r"[a-z0-9]{1,12}")
 _DIGEST: Final = re.compile(r"[0-9a-f]{16}")
 _TOKEN: Final = re.compile(rf"({_RUN.pattern})-(\d{{1,6}})-(\d{{1,3}})-({_DIGEST.pattern})")
@@ -112,8 +114,8 @@ class Marker(msgspec.Struct, frozen=True, kw_only=True):
     def line_index(self, custom_id: str) -> int | None:
         """Return the index that `line_id` was given, or None when the id is not of this batch."""
         head, _, index = custom_id.rpartition("-")
-        ours = head == f"{self.run}-{self.shard}-{self.attempt}" and index.isascii() and index.isdecimal()
-        return int(index) if ours and (index == "0" or not index.startswith("0")) else None
+        ours = head == f"{self.run}-{self.shard}-{self.attempt}" and _INDEX.fullmatch(index)
+        return int(index) if ours else None
 
 
 def read_marker(token: str) -> Marker | None:

@@ -79,23 +79,12 @@ class AttemptRow(NamedTuple):
 
 
 class EnlistRow(NamedTuple):
-    """A request that becomes a line of a batch."""
+    """A request that becomes a line of a batch, with its reservation."""
 
-    run_id: int
+    request_id: int
+    line: int
     reserved_nano: int
     reserved_tokens: int
-    sent_ms: int
-    batch_id: int
-    line: int
-    request_id: int
-    number: int
-
-
-class MarkEnlistedRow(NamedTuple):
-    """A request that becomes a line of a batch, and the attempts it had before."""
-
-    request_id: int
-    before: int
 
 
 class PaidRow(NamedTuple):
@@ -158,13 +147,10 @@ ROWS: Final[dict[str, tuple[str, ...]]] = {
     "plan_cell": CellRow._fields,
     "send_request": MarkSentRow._fields,
     "send_attempt": AttemptRow._fields,
-    "enlist_request": MarkEnlistedRow._fields,
-    "enlist_attempt": EnlistRow._fields,
     "settle_attempt": PaidRow._fields,
     "settle_completion": CompletionRow._fields,
     "settle_request": RequestIdRow._fields,
     "join_cells": RequestIdRow._fields,
-    "read_cell": ReadingRow._fields,
     "read_body": BodyRow._fields,
 }
 
@@ -229,6 +215,12 @@ class ReadRows:
         self.bodies.append(BodyRow(cell_id, read.reading.body.decode()))
         for cell in read.follow_ups:
             self.follow_ups.add(codec, sweep_id, cell, cell_id)
+
+    def extend(self, other: "ReadRows") -> None:
+        """Append everything of another one."""
+        self.readings.extend(other.readings)
+        self.bodies.extend(other.bodies)
+        self.follow_ups.extend(other.follow_ups)
 
 
 def lane_name(request: Request, *, batch: bool = False) -> str:

@@ -10,7 +10,6 @@ from engine.rows import (
     AttemptRow,
     CompletionRow,
     EnlistRow,
-    MarkEnlistedRow,
     MarkSentRow,
     PaidRow,
     Planting,
@@ -58,12 +57,16 @@ class Send(Operation):
 class Enlist(Operation):
     """Make requests the lines of a batch; resolves to the set of line numbers that went in."""
 
-    __slots__ = ("attempts", "requests")
+    __slots__ = ("rows", "values")
 
-    def __init__(self, attempts: Sequence[EnlistRow]) -> None:
+    def __init__(self, batch_id: int, rows: Sequence[EnlistRow], *, run_id: int, now_ms: int) -> None:
+        """`rows` by rising line, not empty."""
         super().__init__()
-        self.attempts = attempts
-        self.requests = [MarkEnlistedRow(row.request_id, row.number - 1) for row in attempts]
+        self.rows = rows
+        text = msgspec.json.encode(rows).decode()
+        self.values = {
+            "batch_id": batch_id, "first": rows[0].line, "run_id": run_id, "now_ms": now_ms, "rows": text,
+        }  # fmt: skip
 
 
 class Reads(Operation):
@@ -109,6 +112,30 @@ class Fail(Operation):
         self.key = key
         self.attempt = attempt
         self.request = request
+
+
+class SettleMany(Operation):
+    """Do what many `Settle` and `Fail` do, all in one commit or not at all; for answers that are in a file besides.
+
+    Refused when one of the requests has an answer already.
+    """
+
+    __slots__ = ("completions", "failed_attempts", "failed_requests", "ids", "paid", "rows")
+
+    def __init__(
+        self,
+        paid: Sequence[PaidRow],
+        completions: Sequence[CompletionRow],
+        rows: ReadRows,
+        fails: Sequence[tuple[Scalars, Scalars]],
+    ) -> None:
+        """`fails` are rows of attempts and of their requests."""
+        super().__init__()
+        self.completions, self.rows = completions, rows
+        self.paid = msgspec.json.encode(paid).decode()
+        self.ids = msgspec.json.encode([each.request_id for each in completions]).decode()
+        self.failed_attempts = [attempt for attempt, _ in fails]
+        self.failed_requests = [request for _, request in fails]
 
 
 class Statement(Operation):

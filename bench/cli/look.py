@@ -96,9 +96,10 @@ def watch(store: Path, sweep: str, *, every: float, once: bool) -> int:
         found = run_loop(read_status(store, sweep))
         requests, batched = found.requests, found.batches.requests
         batches = f"  batches {batch_counts(found.batches)}" if found.batches.by_stage else ""
+        on_wire = max(0, requests.sent - batched)
         click.echo(
             f"{time.strftime('%H:%M:%S')}  {one_line(found.sweep)}  read {requests.read}/{requests.total}"
-            f"  planned {requests.planned}  on the wire {max(0, requests.sent - batched)}{batches}  failed {requests.failed}"
+            f"  planned {requests.planned}  on the wire {on_wire}{batches}  failed {requests.failed}"
             f"  spent {usd(found.money.spent_nano)}  reserved {usd(found.money.reserved_nano)}"
         )
         if once or found.running is None:

@@ -5,6 +5,7 @@ Work goes in chunks, encoded and written by a thread, so that neither memory nor
 
 import asyncio
 import os
+import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -87,6 +88,7 @@ class Builder:
             file.close()
         if not form.count:
             await self._store.drop(batch, "nothing to send", self._clock.wall_ms())
+            await asyncio.to_thread(shutil.rmtree, folder_of(self._folder, batch.id), ignore_errors=True)
             return Built(None, more)
         marker = Marker(run=self._run, shard=batch.id, attempt=0, digest=digest)
         sealed = await self._store.advance(

@@ -7,29 +7,32 @@ and the next run goes on with them.
 import asyncio
 import contextlib
 import shutil
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import msgspec
+
 from engine.batch.building import Builder, Purse, folder_of
+from engine.batch.harvesting import Harvester
 from engine.batch.lane import BatchLane, Waiting
 from engine.batch.policy import BatchPolicy
 from engine.batch.records import Batch
-from engine.batch.settling import Harvest, Settler
+from engine.batch.settling import Settler
 from engine.batch.stage import Stage, Step
 from engine.batch.store import BatchStore
 from engine.batch.submission import Dropped, Stopped, Submission, load_of
-from engine.batching import RESULTS_NOT_READY, BatchProvider, LineError, Unpaid
+from engine.batching import BatchProvider, BatchState, LineError, RemoteBatch
 from engine.clock import Clock
-from engine.errors import ErrorClass, ProviderError, StoreError
+from engine.errors import ErrorClass, ProviderError, StoreError, UserError
 from engine.events import BatchView, Level
 from engine.ledger import Reservation
-from engine.retry import STOPS_PROVIDER
 from engine.telling import Telling
 
 LOOK_EVERY: Final = 0.25
 DOWNLOAD_PAUSE: Final = 5.0
-LONGEST_PAUSE: Final = 900.0
+# So many complaints about single lines are heard of one batch; its other culprits show in the next.
+CULPRITS_MOST: Final = 1_000
 _ALL: Final = 1 << 30
 
 
@@ -60,6 +63,10 @@ class Conductor:
         self._store, self._providers, self._lanes, self._purse = store, providers, lanes, purse
         self._settler, self._policy, self._folder, self._run = settler, policy, folder, run
         self._clock, self._tell, self._upstream = clock, tell, upstream
+        self._harvester = Harvester(
+            store=store, providers=providers, settler=settler, policy=policy, folder=folder, clock=clock, tell=tell,
+            wait=self._wait,
+        )  # fmt: skip
         self._draining = asyncio.Event()
         # By batch, and by lane where one is being formed.
         self._tasks: dict[int | str, asyncio.Task[None]] = {}
@@ -67,6 +74,7 @@ class Conductor:
         self._turns = {name: asyncio.Lock() for name in providers}
         self._creating: set[int] = set()
         self._resumed = False
+        self._left_alone = False
         self._error: BaseException | None = None
 
     # ----- what the run asks
@@ -87,8 +95,8 @@ class Conductor:
         return any(lane.exhausted for lane in self._lanes.values())
 
     def stopped(self) -> bool:
-        """Say whether a provider takes no more batches in this run."""
-        return any(lane.stopped for lane in self._lanes.values())
+        """Say whether a provider takes no more batches in this run, or batches are left that it cannot go on with."""
+        return self._left_alone or any(lane.stopped for lane in self._lanes.values())
 
     def submitting(self) -> bool:
         """Say whether a create call is on the wire, whose answer is worth waiting for."""
@@ -120,7 +128,8 @@ class Conductor:
             Exception: a defect in a batch's task; the others have been left where they stand.
         """
         try:
-            await self._resume()
+            while not await self._undisturbed(self._resume()):
+                await self._wait(LOOK_EVERY)
             while True:
                 await self._undisturbed(self._look())
                 await self._wait(LOOK_EVERY)
@@ -142,9 +151,9 @@ class Conductor:
             Exception: a defect in a batch's task; the others have been left where they stand.
         """
         self._draining.set()
-        for batch in await self._store.live():
+        for batch, lane in await self._usable(await self._store.live()):
             if batch.stage not in (Stage.READY, Stage.UPLOADED):
-                self._start(batch)
+                self._start(batch, lane)
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         if self._error is not None:
             raise self._error
@@ -157,9 +166,27 @@ class Conductor:
                 with contextlib.suppress(ProviderError):
                     keep = {each.file_id for each in live}
                     await self._providers[batch.provider].tidy(batch.read_marker.run, keep)
-        for batch in live:
-            self._start(batch)
+        for batch, lane in await self._usable(live):
+            self._start(batch, lane)
         self._resumed = True
+
+    async def _usable(self, batches: Sequence[Batch]) -> list[tuple[Batch, BatchLane]]:
+        """Return the batches that this run can go on with, and tell of the others.
+
+        A sweep may have lost models since: whose answers have no price and no budget any more cannot be paid for here.
+        """
+        usable = []
+        for batch in batches:
+            lane = self._lanes.get(batch.lane)
+            aliases = {share.alias for share in await self._store.shares(batch)}
+            if lane is not None and aliases <= self._purse.prices.keys():
+                usable.append((batch, lane))
+                continue
+            self._left_alone = True
+            lacking = ", ".join(sorted(aliases - self._purse.prices.keys())) or batch.lane
+            said = f"batch {batch.id} needs {lacking}, which this run does not have; it is left alone"
+            self._tell.notify("batch_left", Level.WARNING, said, batch=batch.id)
+        return usable
 
     async def _undisturbed(self, work: Awaitable[None]) -> bool:
         """Do `work` unless the disk refuses, which is waited for elsewhere; say whether it was done."""
@@ -202,13 +229,8 @@ class Conductor:
 
     async def _form(self, lane: BatchLane) -> None:
         try:
-            room = lane.room()
-            built = await self._builder(lane).build(room) if room is not None else None
-            if built is not None:
-                lane.formed()
-                lane.maybe_more = built.more
-                if built.batch is not None:
-                    self._start(built.batch)
+            if not await self._undisturbed(self._build(lane)):
+                await self._take_down_unfinished(lane)
         except OSError as error:
             lane.stop(f"batches cannot be written: {error.strerror}")
             self._tell.notify("batch_disk", Level.ERROR, f"{lane.stopped} ({self._folder})")
@@ -216,6 +238,18 @@ class Conductor:
         finally:
             lane.building = False
             self._upstream.wake()
+
+    async def _build(self, lane: BatchLane) -> None:
+        room = lane.room()
+        if room is None:
+            return
+        built = await self._builder(lane).build(room)
+        lane.formed()
+        lane.maybe_more = built.more
+        if built.batch is not None:
+            self._start(built.batch, lane)
+        elif built.more and lane.live:
+            lane.crowded(self._clock.now())
 
     def _builder(self, lane: BatchLane) -> Builder:
         return Builder(
@@ -225,16 +259,17 @@ class Conductor:
         )  # fmt: skip
 
     async def _take_down_unfinished(self, lane: BatchLane) -> None:
+        """Give back what a batch holds that could not be built, as soon as the disk takes it."""
+        with contextlib.suppress(_Drained):
+            while not await self._undisturbed(self._drop_unfinished(lane)):
+                await self._wait(LOOK_EVERY)
+
+    async def _drop_unfinished(self, lane: BatchLane) -> None:
         for batch in await self._store.live():
             if batch.lane == lane.name and batch.stage is Stage.BUILDING:
                 await self._drop(batch, Dropped("it could not be written"))
 
-    def _start(self, batch: Batch) -> None:
-        lane = self._lanes.get(batch.lane)
-        if lane is None:
-            said = f"batch {batch.id} belongs to {batch.lane}, which this run does not use; it is left alone"
-            self._tell.notify("batch_left", Level.WARNING, said, batch=batch.id)
-            return
+    def _start(self, batch: Batch, lane: BatchLane) -> None:
         self._batches[batch.id] = batch
         if batch.stage not in (Stage.ENDED, Stage.SETTLED):
             lane.enter(batch.id, load_of(batch))
@@ -243,19 +278,30 @@ class Conductor:
     async def _conduct(self, batch: Batch, lane: BatchLane) -> None:
         """See one batch through to its end, or to the end of the run."""
         try:
-            while not await self._undisturbed(self._carry_on(batch, lane)):
+            done = await self._undisturbed(self._carry_on(batch, lane))
+            while not done:
                 await self._wait(min(DOWNLOAD_PAUSE, self._policy.first_poll))
-                batch = await self._store.one(batch.id)
+                done = await self._undisturbed(self._carry_on_again(batch.id, lane))
         except _Drained:
             return
         except Stopped as stopped:
-            self._stop(lane, str(stopped))
+            self._stop(lane, str(stopped), account=stopped.account)
+        except StoreError:
+            raise
+        except (OSError, UserError) as error:
+            self._stop(lane, f"the files of batch {batch.id} cannot be used: {error}")
         finally:
             self._batches.pop(batch.id, None)
             self._creating.discard(batch.id)
             lane.leave(batch.id)
             lane.maybe_more = True
             self._upstream.wake()
+
+    async def _carry_on_again(self, batch_id: int, lane: BatchLane) -> None:
+        """Go on from what is on disk, after the disk has refused."""
+        batch = await self._store.one(batch_id)
+        if batch is not None:
+            await self._carry_on(batch, lane)
 
     async def _carry_on(self, batch: Batch, lane: BatchLane) -> None:
         if batch.stage is Stage.BUILDING:
@@ -268,12 +314,17 @@ class Conductor:
             if dropped.smaller:
                 lane.shrink(batch.count)
             await self._drop(batch, dropped)
+            if dropped.stops:
+                self._stop(lane, f"batch {batch.id} was given back: {dropped.reason}")
             return
         lane.leave(batch.id)
+        whole = True
         if batch.stage is Stage.ENDED:
-            await self._harvest(batch, lane)
+            whole, stop = await self._harvester.harvest(batch, lane.limits.results_kept)
+            if stop:
+                self._stop(lane, stop, account=True)
             batch = self._batches[batch.id] = await self._advance(batch, Step.SETTLE)
-        await self._close(batch)
+        await self._close(batch, clean=whole)
 
     def _submission(self, batch: Batch, lane: BatchLane) -> Submission:
         return Submission(
@@ -289,75 +340,13 @@ class Conductor:
         else:
             self._creating.discard(batch.id)
 
-    # ----- results
-
-    async def _harvest(self, batch: Batch, lane: BatchLane) -> None:
-        """Read every results file; wait for rows that are missing, and then say that their outcome is not known."""
-        found, started, pause = Harvest(), self._clock.now(), min(DOWNLOAD_PAUSE, self._policy.first_poll)
-        while True:
-            found = found.plus(await self._harvested(batch, lane))
-            missing = await self._store.open_numbers(batch, -1, 1)
-            if not missing:
-                break
-            if self._clock.now() - started >= self._policy.results_patience or self._final(batch):
-                found = found.plus(await self._settler.close(batch, _absent(batch)))
-                break
-            await self._wait(min(pause, self._policy.results_patience))
-            pause = min(LONGEST_PAUSE, 2 * pause)
-            batch = await self._refreshed(batch)
-        self._tell_harvest(batch, found)
-        if found.stop:
-            self._stop(lane, found.stop)
-
-    async def _harvested(self, batch: Batch, lane: BatchLane) -> Harvest:
-        provider, folder = self._providers[batch.provider], folder_of(self._folder, batch.id)
-        if batch.remote is None:
-            return Harvest()
-        try:
-            await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True, mode=0o700)
-            paths = await provider.download(batch.remote, folder)
-        except ProviderError as error:
-            if error.kind in STOPS_PROVIDER:
-                raise Stopped(str(error)) from error
-            if error.code != RESULTS_NOT_READY:
-                said = f"batch {batch.id}: its results could not be fetched: {error}; trying again"
-                self._tell.notify("batch_download", Level.WARNING, said, batch=batch.id)
-            return Harvest()
-        except OSError as error:
-            self._stop(lane, f"results cannot be written: {error.strerror}")
-            raise Stopped(lane.stopped) from error
-        return await self._settler.harvest(batch, provider, paths)
-
-    def _final(self, batch: Batch) -> bool:
-        """Say whether rows that are missing now will not come: the provider says that the rest was never run."""
-        return batch.remote is not None and batch.remote.unpaid_rest
-
-    async def _refreshed(self, batch: Batch) -> Batch:
-        """Ask for the batch again: results may be announced late. Results that have been read are fetched anew."""
-        try:
-            remote = await self._providers[batch.provider].poll(batch.remote_id)
-        except ProviderError:
-            return batch
-        await asyncio.to_thread(_forget_results, folder_of(self._folder, batch.id))
-        return await self._store.note(batch, remote, cancelled=False)
-
-    def _tell_harvest(self, batch: Batch, found: Harvest) -> None:
-        parts = [f"{found.completed} answers"]
-        parts += [f"{found.failed} failed"] if found.failed else []
-        parts += [f"{found.left} to be sent again"] if found.left else []
-        parts += [f"{found.strange} rows of other batches"] if found.strange else []
-        text = f"batch {batch.id} ({batch.model}): {', '.join(parts)}"
-        level = Level.WARNING if found.failed or found.left or found.strange else Level.INFO
-        self._tell.notify("batch_read", level, text, batch=batch.id, completed=found.completed)
-
     # ----- ends
 
     async def _drop(self, batch: Batch, dropped: Dropped) -> None:
         """Give the requests of a batch that never ran back, and say why where they or the provider are to blame."""
-        if dropped.culprits:
-            await self._blame(batch, dropped.culprits)
-        elif dropped.blame is not None:
+        if not await self._blame(batch, dropped.culprits) and dropped.blame is not None:
             await self._settler.close(batch, dropped.blame)
+        await self._disown(batch)
         shares = await self._store.shares(batch)
         await self._store.drop(batch, dropped.reason, self._clock.wall_ms())
         for share in shares:
@@ -367,17 +356,30 @@ class Conductor:
         self._tell.notify("batch_dropped", Level.WARNING, said, batch=batch.id)
         await asyncio.to_thread(shutil.rmtree, folder_of(self._folder, batch.id), ignore_errors=True)
 
-    async def _blame(self, batch: Batch, culprits: tuple[LineError, ...]) -> None:
-        """Fail the requests whose lines sank the batch; complaints count the lines of the file from 1."""
-        numbers = await self._store.open_numbers(batch, -1, _ALL)
-        for culprit in culprits:
-            if culprit.line is not None and 0 < culprit.line <= len(numbers):
-                error = ProviderError(ErrorClass.BAD_REQUEST, culprit.message or culprit.code, code=culprit.code)
-                await self._settler.refuse(batch, [numbers[culprit.line - 1]], error)
+    async def _blame(self, batch: Batch, culprits: tuple[LineError, ...]) -> bool:
+        """Fail the requests whose lines sank the batch, if there are such lines; say whether there are."""
+        named = {each.line: each for each in culprits if each.line is not None and 0 < each.line <= batch.count}
+        places = list(named)[:CULPRITS_MOST]
+        if not places:
+            return False
+        for place, number in (await self._store.lines_at(batch, places)).items():
+            culprit = named[place]
+            error = ProviderError(ErrorClass.BAD_REQUEST, culprit.message or culprit.code, code=culprit.code)
+            await self._settler.refuse(batch, [number], error)
+        return True
 
-    async def _close(self, batch: Batch) -> None:
-        """Clean up at the provider and here; what stays behind there costs nothing."""
-        if batch.remote is not None:
+    async def _disown(self, batch: Batch) -> None:
+        """Delete the input of a batch that never ran; should it turn up at the provider after all, it cannot run."""
+        if batch.file_id:
+            remote = batch.remote or RemoteBatch(id=batch.remote_id, state=BatchState.FAILED)
+            with contextlib.suppress(ProviderError):
+                await self._providers[batch.provider].clean(
+                    msgspec.structs.replace(remote, input_file=batch.file_id, results=())
+                )
+
+    async def _close(self, batch: Batch, *, clean: bool) -> None:
+        """Clean up at the provider, unless its files may still tell something, and here; what stays costs nothing."""
+        if clean and batch.remote is not None:
             with contextlib.suppress(ProviderError):
                 await self._providers[batch.provider].clean(batch.remote)
         await self._advance(batch, Step.CLOSE)
@@ -386,13 +388,15 @@ class Conductor:
     async def _advance(self, batch: Batch, event: Step) -> Batch:
         return await self._store.advance(batch, event, self._clock.wall_ms())
 
-    def _stop(self, lane: BatchLane, why: str) -> None:
+    def _stop(self, lane: BatchLane, why: str, *, account: bool = False) -> None:
+        """Send the provider no more batches in this run, and no calls either if its `account` is to blame."""
         for each in self._lanes.values():
             if each.provider == lane.provider and not each.stopped:
                 each.stop(why)
         said = f"{lane.provider} takes no more batches in this run: {why}"
         self._tell.notify("provider_stopped", Level.ERROR, said, provider=lane.provider)
-        self._upstream.stop(lane.provider, why)
+        if account:
+            self._upstream.stop(lane.provider, why)
 
     # ----- tasks and time
 
@@ -417,22 +421,6 @@ class Conductor:
 
 class _Drained(Exception):
     """The run stops; whatever waits is left as it is."""
-
-
-def _absent(batch: Batch) -> ProviderError | Unpaid:
-    """Return the outcome of requests that have no row."""
-    if batch.remote is not None and batch.remote.unpaid_rest:
-        # Somebody else may have ordered it: a person, at the provider's own site.
-        cancelled = batch.cancelled or "cancel" in batch.remote.status.lower()
-        return Unpaid.CANCELLED if cancelled else Unpaid.EXPIRED
-    text = "the batch ended without a row for this request: it may have run and been billed"
-    return ProviderError(ErrorClass.TRANSIENT, text, code="no_row", maybe_billed=True)
-
-
-def _forget_results(folder: Path) -> None:
-    for path in folder.glob("*"):
-        if path.name != "input.jsonl":
-            path.unlink(missing_ok=True)
 
 
 def _view(batch: Batch) -> BatchView:

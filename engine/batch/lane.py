@@ -77,8 +77,13 @@ class BatchLane:
             self._not_before = 0.0
 
     def accepted(self) -> None:
-        """Note that the provider's queue took a batch."""
+        """Note that the queue held a batch to its end; then it may hold larger ones, too.
+
+        A batch that was only taken in proves nothing: it may still fail for a full queue.
+        """
         self._wait = 0.0
+        if self._most is not None:
+            self._most = min(2 * self._most, self.policy.most_requests or _UNBOUNDED)
 
     def queue_full(self, now: float) -> float:
         """Note that the provider's queue was full; return when to try again, unless a batch of ours ends before."""
@@ -86,6 +91,10 @@ class BatchLane:
         self._wait = min(LONGEST_WAIT, max(first, self._wait * 2))
         self._not_before = now + self._wait
         return self._not_before
+
+    def crowded(self, now: float) -> None:
+        """Note that what is left of the queue is too little for the next request: a batch of ours must end first."""
+        self._not_before = now + LONGEST_WAIT
 
     def alone(self, batch_id: int) -> bool:
         """Say whether that batch is the only live one."""

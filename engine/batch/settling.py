@@ -1,12 +1,13 @@
 """Reads what a batch brought: rows become completions, readings and costs, or failures with their reasons.
 
 Only rows count, whatever a provider's counters say. Rows are read and prepared by a thread, chunk by chunk, and a chunk
-is one commit. A line that has an outcome already is passed over, so a results file can be read again from its start.
+is one operation of one commit; where the store will not have it whole, its lines are settled one by one. A line that
+has an outcome already is passed over, so a results file can be read again from its start.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -28,9 +29,11 @@ from engine.retry import Chance, GiveUp, RetryAt, RetryPolicy, StopProvider, Tri
 from engine.rows import CompletionRow, PaidRow, ReadRows, Scalar, completion_row, failure_rows
 from engine.state import State
 from engine.telling import Telling
-from engine.writes import Fail, Settle
+from engine.writes import Fail, Settle, SettleMany
 
-CHUNK: Final = 500
+CHUNK: Final = 2_500
+# Long answers make smaller chunks.
+CHUNK_BYTES: Final = 32 << 20
 
 Outcome = Completion | ProviderError | Unpaid
 
@@ -74,13 +77,17 @@ class Settler:
         self._clock, self._rng, self._tell, self._requeued = clock, rng, tell, requeued
 
     async def harvest(self, batch: Batch, provider: BatchProvider, paths: Sequence[Path]) -> Harvest:
-        """Settle every row of a batch's results files."""
-        found, codec = Harvest(), Codec()
-        for path in paths:
-            rows = provider.rows(path)
-            while chunk := await asyncio.to_thread(_take, rows):
-                outcomes, strange = _by_line(batch, chunk)
-                found = found.plus(await self._settle(batch, outcomes, codec)).plus(Harvest(strange=strange))
+        """Settle every row of a batch's results files.
+
+        Answers come first: whatever other rows say of the same request, its answer has been paid for.
+        """
+        found, codec, others = Harvest(), Codec(), False
+        async for chunk in _chunks(batch, provider, paths):
+            found = found.plus(await self._settle(batch, chunk.answers, codec)).plus(Harvest(strange=chunk.strange))
+            others = others or bool(chunk.others)
+        if others:
+            async for chunk in _chunks(batch, provider, paths):
+                found = found.plus(await self._settle(batch, chunk.others, codec))
         return found
 
     async def close(self, batch: Batch, outcome: ProviderError | Unpaid) -> Harvest:
@@ -102,7 +109,8 @@ class Settler:
         self._tell.failures(1, f"{stage} requests failed ({error.kind}): {error}")
 
     async def _settle(self, batch: Batch, outcomes: Mapping[int, Outcome], codec: Codec) -> Harvest:
-        lines = await self._store.open_lines(batch, list(outcomes))
+        # In the order of the lines, and so of the store's pages.
+        lines = await self._store.open_lines(batch, sorted(outcomes))
         pairs = [(line, outcomes[number]) for number, line in lines.items()]
         answered = [(line, outcome) for line, outcome in pairs if isinstance(outcome, Completion)]
         answers = await asyncio.to_thread(self._prepare, batch, answered, codec)
@@ -130,12 +138,13 @@ class Settler:
         )  # fmt: skip
         reads = [self._readings.read(cell, completion) for cell in line.cells]
         cost = PaidRow(paid.nano, tokens, now_ms, line.request_id, line.number)
-        return _Answer(line, usage, paid, cost, row, reads, self._rows(line, reads, codec))
+        return _Answer(line, usage, paid, cost, row, reads)
 
-    def _rows(self, line: OpenLine, reads: Sequence[Read], codec: Codec) -> ReadRows:
+    def _rows(self, answers: Sequence["_Answer"], codec: Codec) -> ReadRows:
         rows = ReadRows()
-        for cell, read in zip(line.cells, reads, strict=True):
-            rows.add(codec, self._sweep_id, cell.id, read)
+        for answer in answers:
+            for cell, read in zip(answer.line.cells, answer.reads, strict=True):
+                rows.add(codec, self._sweep_id, cell.id, read)
         return rows
 
     def _judge(self, line: OpenLine, outcome: ProviderError | Unpaid) -> "_Verdict":
@@ -144,19 +153,30 @@ class Settler:
     # ----- the commit and the books
 
     async def _write(self, answers: list["_Answer"], verdicts: Sequence["_Verdict"], codec: Codec) -> None:
-        fails = [Fail(each.line.key, *each.rows(self._clock.wall_ms())) for each in verdicts]
-        puts = [self._store.store.put(operation) for operation in (*map(_settle, answers), *fails)]
-        results = await asyncio.gather(*puts, return_exceptions=True)
-        for place, result in enumerate(results):
-            if not isinstance(result, BaseException):
-                continue
-            if isinstance(result, StoreError) or not isinstance(result, Exception) or place >= len(answers):
-                raise result
-            # The database or the codec would not take a reading: keep what was paid for, and say so.
-            answer = answers[place]
-            reads = [self._readings.defective(cell, result) for cell in answer.line.cells]
-            answers[place] = answer._replace(reads=reads, rows=self._rows(answer.line, reads, codec))
-            await self._store.store.put(_settle(answers[place]))
+        now_ms = self._clock.wall_ms()
+        fails = [each.rows(now_ms) for each in verdicts]
+        try:
+            rows = await asyncio.to_thread(self._rows, answers, codec)
+            paid, completions = [each.cost for each in answers], [each.completion for each in answers]
+            await self._store.store.put(SettleMany(paid, completions, rows, fails))
+        except StoreError:
+            raise
+        except Exception:  # noqa: BLE001 - the database or the codec would not take one of them
+            for place, answer in enumerate(answers):
+                answers[place] = await self._write_one(answer, codec)
+            for each, fail in zip(verdicts, fails, strict=True):
+                await self._store.store.put(Fail(each.line.key, *fail))
+
+    async def _write_one(self, answer: "_Answer", codec: Codec) -> "_Answer":
+        """Store one answer; a reading that the database or the codec will not have is replaced, and that is said."""
+        try:
+            await self._store.store.put(_settle(answer, self._rows([answer], codec)))
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with it, it was paid for
+            answer = answer._replace(reads=[self._readings.defective(cell, error) for cell in answer.line.cells])
+            await self._store.store.put(_settle(answer, self._rows([answer], codec)))
+        return answer
 
     def _account(self, answers: Sequence["_Answer"], verdicts: Sequence["_Verdict"]) -> None:
         self._pay([*((each.line, each.paid) for each in answers), *((each.line, each.paid) for each in verdicts)])
@@ -171,8 +191,10 @@ class Settler:
         sums: dict[tuple[str, str], list[int]] = {}
         for line, amount in paid:
             total = sums.setdefault((line.alias, line.stage), [0, 0, 0, 0])
-            for place, part in enumerate((*line.reserved, *amount)):
-                total[place] += part
+            total[0] += line.reserved.nano
+            total[1] += line.reserved.tokens
+            total[2] += amount.nano
+            total[3] += amount.tokens
         warnings: list[BudgetWarning] = []
         for pair, (nano, tokens, paid_nano, paid_tokens) in sums.items():
             reservation = Reservation(self._purse.budget(*pair), Amount(nano, tokens))
@@ -206,7 +228,6 @@ class _Answer(NamedTuple):
     cost: PaidRow
     completion: CompletionRow
     reads: list[Read]
-    rows: ReadRows
 
 
 class _Verdict(NamedTuple):
@@ -226,6 +247,7 @@ class _Verdict(NamedTuple):
         )  # fmt: skip
 
 
+_STATUSES: Final = 1_000
 _UNPAID: Final[Mapping[Unpaid, str]] = {
     Unpaid.EXPIRED: "the batch expired before this request was run",
     Unpaid.CANCELLED: "the batch was cancelled before this request was run",
@@ -234,8 +256,8 @@ _UNPAID: Final[Mapping[Unpaid, str]] = {
 
 def _verdict(line: OpenLine, outcome: ProviderError | Unpaid, policy: RetryPolicy, now: float, rng: Chance) -> _Verdict:
     error = ProviderError(ErrorClass.TRANSIENT, _UNPAID[outcome]) if isinstance(outcome, Unpaid) else outcome
-    if outcome is Unpaid.CANCELLED:
-        return _Verdict(line, error, line.tries, State.PLANNED, ZERO, "")
+    if not 0 <= error.status < _STATUSES:
+        error.status = 0  # a row may claim a number that no database holds
     tries = line.tries.after(error.kind)
     if error.maybe_billed:
         # Whoever sends it again may pay twice: that is for the user to decide.
@@ -249,23 +271,40 @@ def _verdict(line: OpenLine, outcome: ProviderError | Unpaid, policy: RetryPolic
             return _Verdict(line, error, tries, State.PLANNED, ZERO, "")
 
 
-def _settle(answer: _Answer) -> Settle:
-    return Settle(answer.line.key, answer.cost, answer.completion, answer.rows, leaves_unread=False)
+def _settle(answer: _Answer, rows: ReadRows) -> Settle:
+    return Settle(answer.line.key, answer.cost, answer.completion, rows, leaves_unread=False)
 
 
-def _take(rows: Iterator[Row]) -> list[Row]:
-    return list(islice(rows, CHUNK))
+class _Chunk(NamedTuple):
+    """Some rows: the first answer and the first other outcome by line, and how many are of no line of this batch."""
+
+    answers: Mapping[int, Outcome]
+    others: Mapping[int, Outcome]
+    strange: int
 
 
-def _by_line(batch: Batch, rows: Sequence[Row]) -> tuple[dict[int, Outcome], int]:
-    """Return the first outcome of every line, and how many rows are of no line of this batch."""
+async def _chunks(batch: Batch, provider: BatchProvider, paths: Sequence[Path]) -> AsyncIterator[_Chunk]:
+    for path in paths:
+        rows = provider.rows(path)
+        while (chunk := await asyncio.to_thread(_take, batch, rows)) is not None:
+            yield chunk
+
+
+def _take(batch: Batch, rows: Iterator[Row]) -> _Chunk | None:
+    """Read the next rows; None when there are no more."""
     marker = batch.read_marker
-    outcomes: dict[int, Outcome] = {}
-    strange = 0
-    for row in rows:
+    answers: dict[int, Outcome] = {}
+    others: dict[int, Outcome] = {}
+    taken = strange = size = 0
+    for row in islice(rows, CHUNK):
+        taken += 1
+        answered = isinstance(row.outcome, Completion)
         number = marker.line_index(row.custom_id)
         if number is None:
             strange += 1
         else:
-            outcomes.setdefault(number, row.outcome)
-    return outcomes, strange
+            (answers if answered else others).setdefault(number, row.outcome)
+        size += len(row.outcome.raw) if isinstance(row.outcome, Completion) else 0
+        if size >= CHUNK_BYTES:
+            break
+    return _Chunk(answers, others, strange) if taken else None

@@ -1,5 +1,6 @@
 """What the store knows of batches, in the words of their life. Every method returns when its commit is on disk."""
 
+import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
@@ -26,10 +27,11 @@ _remote: Final = msgspec.json.Decoder(RemoteBatch)
 
 
 class BatchStore:
-    """The batches of one sweep; `run_id` is who forms new ones."""
+    """The batches of one sweep; `run_id` is who forms new ones, of requests of `aliases` only where these are given."""
 
-    def __init__(self, store: Store, sweep_id: int, run_id: int) -> None:
+    def __init__(self, store: Store, sweep_id: int, run_id: int, aliases: Collection[str] | None = None) -> None:
         self.store, self._sweep_id, self._run_id = store, sweep_id, run_id
+        self._aliases = None if aliases is None else _list(aliases)
 
     async def add(self, lane: str, provider: str, model: str, now_ms: int) -> Batch:
         """Register a batch that is about to be built."""
@@ -41,9 +43,9 @@ class BatchStore:
         """Return every batch of the sweep that is not over, oldest first."""
         return [_batch(tuple(row)) for row in await self.store.fetch("live_batches", {"sweep_id": self._sweep_id})]
 
-    async def one(self, batch_id: int) -> Batch:
-        """Return a batch as the store knows it now."""
-        return next(batch for batch in await self.live() if batch.id == batch_id)
+    async def one(self, batch_id: int) -> Batch | None:
+        """Return a batch as the store knows it now, None when it is over."""
+        return next((batch for batch in await self.live() if batch.id == batch_id), None)
 
     async def advance(self, batch: Batch, event: Step, now_ms: int, **found: Any) -> Batch:
         """Move a batch along its table, with what was learned on the way.
@@ -70,12 +72,12 @@ class BatchStore:
 
     async def waiting(self, lane: str, skip: Collection[Pair], most: int) -> Waiting:
         """Return what waits in a lane, counted up to `most`."""
-        values = {"sweep_id": self._sweep_id, "lane": lane, "skip": _pairs(skip), "most": most}
+        values = {**self._lane(lane), "skip": _pairs(skip), "most": most}
         return Waiting(*(await self.store.fetch("ready_for_batch", values))[0])
 
     async def stages_waiting(self, lane: str) -> set[str]:
         """Return the stages of what waits in a lane."""
-        rows = await self.store.fetch("stages_ready", {"sweep_id": self._sweep_id, "lane": lane})
+        rows = await self.store.fetch("stages_ready", self._lane(lane))
         return {row[0] for row in rows}
 
     async def any_pending(self, stages: Collection[str]) -> bool:
@@ -87,7 +89,7 @@ class BatchStore:
 
     async def candidates(self, lane: str, skip: Collection[Pair], after: Place, most: int) -> list[Candidate]:
         """Return planned requests of a lane behind the (priority, id) `after`, in that order."""
-        values = {"sweep_id": self._sweep_id, "lane": lane, "skip": _pairs(skip), "most": most}
+        values = {**self._lane(lane), "skip": _pairs(skip), "most": most}
         rows = await self.store.fetch("batch_candidates", {**values, "priority": after[0], "after": after[1]})
         return [
             Candidate(
@@ -99,13 +101,8 @@ class BatchStore:
 
     async def enlist(self, rows: Sequence[tuple[Candidate, int, Amount]], batch: Batch, now_ms: int) -> frozenset[int]:
         """Make candidates lines of a batch, each with its number and reservation; return the numbers that went in."""
-        attempts = [
-            EnlistRow(
-                self._run_id, worst.nano, worst.tokens, now_ms, batch.id, line, candidate.id, candidate.attempts + 1
-            )
-            for candidate, line, worst in rows
-        ]
-        went = await self.store.put(Enlist(attempts))
+        lines = [EnlistRow(candidate.id, line, *worst) for candidate, line, worst in rows]
+        went = await self.store.put(Enlist(batch.id, lines, run_id=self._run_id, now_ms=now_ms))
         assert isinstance(went, frozenset)  # noqa: S101 - what the operation resolves to
         return went
 
@@ -115,17 +112,19 @@ class BatchStore:
 
     async def open_lines(self, batch: Batch, lines: Sequence[int]) -> dict[int, OpenLine]:
         """Return those of the given lines that have no outcome yet, by number, with the cells that wait for them."""
-        rows = await self.store.fetch("open_lines", {"batch_id": batch.id, "lines": _list(lines)})
-        chosen = {"ids": _list([row[1] for row in rows]), "sweep_id": self._sweep_id}
-        cells: dict[int, list[LeasedCell]] = {}
-        for request_id, cell_id, stage, coords in await self.store.fetch("lease_cells", chosen):
-            cells.setdefault(request_id, []).append(LeasedCell(id=cell_id, stage=stage, coords=coords.encode()))
-        return {row[0]: _open_line(row, tuple(cells.get(row[1], ()))) for row in rows}
+        chosen = {"batch_id": batch.id, "lines": _list(lines), "sweep_id": self._sweep_id}
+        rows, waiting = await self.store.fetch_all(("open_lines", chosen), ("open_line_cells", chosen))
+        return await asyncio.to_thread(_open_lines, rows, waiting)
 
     async def open_numbers(self, batch: Batch, after: int, most: int) -> list[int]:
         """Return the next line numbers behind `after` that have no outcome yet."""
         values = {"batch_id": batch.id, "after": after, "most": most}
         return [row[0] for row in await self.store.fetch("open_line_numbers", values)]
+
+    async def lines_at(self, batch: Batch, places: Collection[int]) -> dict[int, int]:
+        """Return the line numbers at these places of the input file, counted from 1, whatever became of them."""
+        values = {"batch_id": batch.id, "places": _list(places)}
+        return dict([tuple(row) for row in await self.store.fetch("lines_at", values)])
 
     async def shares(self, batch: Batch) -> list[Share]:
         """Return what the open lines of a batch have set aside, by model and stage."""
@@ -139,7 +138,8 @@ class BatchStore:
             StoreError: the batch is not where this program left it.
         """
         one = {
-            "batch_id": batch.id, "now_ms": now_ms, "error_class": ErrorClass.TRANSIENT.value, "error": why,
+            "batch_id": batch.id, "before": batch.stage.value, "now_ms": now_ms,
+            "error_class": ErrorClass.TRANSIENT.value, "error": why,
         }  # fmt: skip
         *_, rows = await self.store.fetch_all(
             ("release_batch_requests", one),
@@ -151,6 +151,9 @@ class BatchStore:
     async def move(self, lane: str, request_ids: Sequence[int]) -> None:
         """Send planned requests by another lane."""
         await self.store.fetch("move_to_lane", {"lane": lane, "ids": _list(request_ids)})
+
+    def _lane(self, lane: str) -> dict[str, object]:
+        return {"sweep_id": self._sweep_id, "lane": lane, "aliases": self._aliases}
 
 
 def _advance(batch: Batch, event: Step, now_ms: int, found: Mapping[str, Any]) -> dict[str, object]:
@@ -173,6 +176,13 @@ def _batch(row: tuple[Any, ...]) -> Batch:
         created_ms=created_ms,
         ended_ms=ended_ms,
     )
+
+
+def _open_lines(rows: Sequence[tuple[Any, ...]], waiting: Sequence[tuple[Any, ...]]) -> dict[int, OpenLine]:
+    cells: dict[int, list[LeasedCell]] = {}
+    for request_id, cell_id, stage, coords in waiting:
+        cells.setdefault(request_id, []).append(LeasedCell(id=cell_id, stage=stage, coords=coords.encode()))
+    return {row[0]: _open_line(row, tuple(cells.get(row[1], ()))) for row in rows}
 
 
 def _open_line(row: tuple[Any, ...], cells: tuple[LeasedCell, ...]) -> OpenLine:

@@ -29,14 +29,26 @@ TOO_LARGE: Final = 413
 TROUBLES_MOST: Final = 12
 # Beside the time that a list may lag, so many looks at it: after a restart the time may have passed unseen.
 LEAST_LOOKS: Final = 4
+# A provider's clock and ours may differ by so much: a batch that is not listed is sent again, and paid for.
+CLOCK_SLACK: Final = 86_400.0
 # A look at a batch comes after this share of its age: late enough to be cheap, early enough not to matter.
 POLL_SHARE: Final = 0.05
+# A provider may say that a batch expires later than its window, but not later than after so many of them.
+LATEST_WINDOWS: Final = 2
 
 Wait = Callable[[float], Awaitable[None]]
 
 
 class Stopped(Exception):
-    """The provider can do nothing more in this run; the batch stays where it is."""
+    """No more batches go to the provider in this run; this one stays where it is.
+
+    Attributes:
+        account: no calls either: a quota or a key stands in the way.
+    """
+
+    def __init__(self, why: str, *, account: bool = False) -> None:
+        super().__init__(why)
+        self.account = account
 
 
 class Dropped(NamedTuple):
@@ -44,14 +56,16 @@ class Dropped(NamedTuple):
 
     Attributes:
         blame: the error that its requests get, or None when they are not to blame.
-        culprits: complaints about single lines; then only those requests get an error.
+        culprits: complaints about single lines; then only those requests get an error, if there are such lines.
         smaller: coming batches of the lane should be.
+        stops: the provider would refuse others alike; no more batches go to it in this run.
     """
 
     reason: str
     blame: ProviderError | None = None
     culprits: tuple[LineError, ...] = ()
     smaller: bool = False
+    stops: bool = False
 
 
 class Submission:
@@ -69,7 +83,7 @@ class Submission:
         self.batch = batch
         self._unseen = False
         self._store, self._provider, self._lane, self._policy = store, provider, lane, policy
-        self._fresh = False
+        self._fresh, self._refusals = False, 0
         self._input = folder_of(folder, batch.id) / INPUT
         self._clock, self._wait, self._tell, self._turn, self._seen = clock, wait, tell, turn, seen
 
@@ -77,7 +91,9 @@ class Submission:
         """Go on from wherever the batch stands until the provider is done with it; None when it has ended.
 
         Raises:
-            Stopped: quota or key; the batch stays where it is.
+            Stopped: the provider takes no more batches in this run; this one stays where it is.
+            OSError: the input file cannot be used.
+            UserError: as above.
         """
         begin = {
             Stage.READY: self._submit,
@@ -97,50 +113,53 @@ class Submission:
     # ----- to the provider
 
     async def _submit(self) -> Dropped | None:
-        refusals = 0
         pause = min(FIRST_PAUSE, self._policy.first_poll)
         for _ in range(TROUBLES_MOST):
             try:
-                if self.batch.stage is Stage.READY and not await self._upload():
+                if self._needs_input() and not await self._has_input():
                     return Dropped("its input file is missing or has changed")
+                if self.batch.stage is Stage.READY:
+                    await self._upload()
                 await self._create()
             except ProviderError as error:
                 if error.kind in STOPS_PROVIDER:
-                    raise Stopped(str(error)) from error
+                    raise Stopped(str(error), account=True) from error
                 if self.batch.stage is Stage.IN_DOUBT:
                     return await self._resolve()
-                if error.status == TOO_LARGE and self.batch.count > 1:
-                    return Dropped("the provider found it too large", smaller=True)
+                if (dropped := self._refused(error)) is not None:
+                    return dropped
                 if error.kind in FATAL:
-                    await self._renew(error)
+                    # The provider may have thrown the input away.
+                    await self._advance(Step.RENEW)
                     continue
-                refusals += error.code == QUEUE_FULL and self._lane.alone(self.batch.id)
-                if refusals >= REFUSALS_MOST and self.batch.count > 1:
-                    return Dropped("the provider's queue has no room for so many", smaller=True)
                 await self._pause(error, pause)
                 pause = min(LONGEST_PAUSE, pause * 2)
             else:
                 return None
         raise Stopped(f"batch {self.batch.id} could not be submitted in {TROUBLES_MOST} tries")
 
-    async def _upload(self) -> bool:
-        size = await asyncio.to_thread(_size, self._input)
-        if size != self.batch.bytes:
-            return False
+    def _refused(self, error: ProviderError) -> Dropped | None:
+        """Return why the batch is given back, or None when it is worth another try."""
+        if error.status == TOO_LARGE and self.batch.count > 1:
+            return Dropped("the provider found it too large", smaller=True)
+        if error.kind in FATAL and (self._fresh or self.batch.stage is not Stage.UPLOADED):
+            return Dropped(f"the provider refuses it: {error}", stops=True)
+        self._refusals += error.code == QUEUE_FULL and self._lane.alone(self.batch.id)
+        if self._refusals >= REFUSALS_MOST and self.batch.count > 1:
+            return Dropped("the provider's queue has no room for so many", smaller=True)
+        return None
+
+    def _needs_input(self) -> bool:
+        """Say whether the file here is still to be sent, by itself or with the create call."""
+        return self.batch.stage is Stage.READY or not self.batch.file_id
+
+    async def _has_input(self) -> bool:
+        return await asyncio.to_thread(_size, self._input) == self.batch.bytes
+
+    async def _upload(self) -> None:
         file_id = await self._provider.upload(self.batch.read_marker, self._input)
         await self._advance(Step.UPLOAD, file_id=file_id)
         self._fresh = True
-        return True
-
-    async def _renew(self, error: ProviderError) -> None:
-        """Upload again what the provider may have thrown away; what it refuses afresh is not the requests' fault.
-
-        Raises:
-            Stopped: it was uploaded afresh.
-        """
-        if self.batch.stage is not Stage.UPLOADED or self._fresh:
-            raise Stopped(f"it refuses batch {self.batch.id}: {error}") from error
-        await self._advance(Step.RENEW)
 
     async def _create(self) -> None:
         batch = self.batch
@@ -156,14 +175,13 @@ class Submission:
 
     async def _accept(self, remote: RemoteBatch) -> None:
         await self._advance(Step.ACCEPT, remote_id=remote.id, remote=remote)
-        self._lane.accepted()
         said = f"batch {self.batch.id}: {self.batch.count} requests to {self.batch.model} ({remote.id})"
         self._tell.notify("batch_created", Level.INFO, said, batch=self.batch.id, requests=self.batch.count)
 
     async def _pause(self, error: ProviderError, pause: float) -> None:
         """Wait before the next try; a full queue also opens when another batch of the lane ends."""
         if error.code != QUEUE_FULL:
-            await self._wait(max(pause, error.retry_after or 0.0))
+            await self._wait(max(pause, min(LONGEST_PAUSE, error.retry_after or 0.0)))
             return
         until, live = self._lane.queue_full(self._clock.now()), self._lane.live
         while self._clock.now() < until and self._lane.live >= live:
@@ -193,23 +211,33 @@ class Submission:
                     return None
                 if not found and self._clock.now() >= until and looks >= LEAST_LOOKS:
                     return Dropped("it was never created")
+                if found and self._clock.wall_ms() / 1000 >= self._latest():
+                    alike = ", ".join(remote.id for remote in found[:3])
+                    mend = f"`mirage batches attach` says which it is (perhaps {alike})"
+                    raise Stopped(f"batch {batch.id} is in doubt and nothing tells whether it exists; {mend}")
             await self._wait(pause)
             pause = min(self._policy.longest_poll, pause * 2)
 
     async def _list(self) -> list[RemoteBatch] | None:
-        """Return what may be this batch, or None when the list cannot be had now."""
+        """Return what may be this batch, or None when the list cannot be had now or is not to be used."""
         batch = self.batch
         try:
-            return await self._provider.find(batch.read_marker, batch.created_ms / 1000, batch.count)
+            since = max(0.0, batch.created_ms / 1000 - CLOCK_SLACK)
+            found = await self._provider.find(batch.read_marker, since, batch.count)
         except ProviderError as error:
             if error.kind in STOPS_PROVIDER:
-                raise Stopped(str(error)) from error
+                raise Stopped(str(error), account=True) from error
             return None
+        if not all(remote.id for remote in found):
+            return None
+        others = {each.remote_id for each in await self._store.live()}
+        return [remote for remote in found if remote.id not in others]
 
     async def _adopt(self, proved: list[RemoteBatch]) -> None:
-        """Take the first batch over; a provider that made two of one call is told to stop the other."""
-        await self._accept(proved[0])
-        for other in proved[1:]:
+        """Take the first batch over that may run; a provider that made two of one call is told to stop the other."""
+        first, *others = sorted(proved, key=lambda remote: remote.state is BatchState.FAILED)
+        await self._accept(first)
+        for other in others:
             try:
                 await self._provider.cancel(other.id)
             except ProviderError as error:
@@ -223,17 +251,19 @@ class Submission:
         given_up = None
         while True:
             remote = await self._look()
-            if remote is not None and remote.state is BatchState.FAILED:
+            # Only rows count: what has results has run, whatever it is called.
+            if remote is not None and remote.state is BatchState.FAILED and not remote.results:
                 return self._failed(remote)
-            if remote is not None and remote.state is BatchState.ENDED:
+            if remote is not None and remote.state is not BatchState.OPEN:
                 await self._advance(Step.END, remote=remote)
+                self._lane.accepted()
                 return None
             now = self._clock.wall_ms() / 1000
             if given_up is not None and now >= given_up:
                 await self._advance(Step.END)
                 return None
-            if given_up is None and now >= self._due():
-                await self._cancel()
+            # A batch that has not heard of its cancellation runs on, and is paid for: it is not given up.
+            if given_up is None and now >= self._due() and (await self._cancel() or now >= self._latest()):
                 given_up = now + self._policy.results_patience
             await self._wait(self._until_next_look(remote, now))
 
@@ -243,7 +273,7 @@ class Submission:
             remote = await self._provider.poll(batch.remote_id)
         except ProviderError as error:
             if error.kind in STOPS_PROVIDER:
-                raise Stopped(str(error)) from error
+                raise Stopped(str(error), account=True) from error
             self._tell_unseen(error)
             return None
         self._unseen = False
@@ -259,24 +289,29 @@ class Submission:
             said = f"batch {self.batch.id} cannot be looked at: {error}"
             self._tell.notify("batch_unseen", Level.WARNING, said, batch=self.batch.id)
 
-    async def _cancel(self) -> None:
+    async def _cancel(self) -> bool:
+        """Order the batch's cancellation; return whether the provider has heard it."""
         if not self.batch.cancelled:
             said = f"batch {self.batch.id} is late: cancelled, what it has finished is kept"
             self._tell.notify("batch_late", Level.WARNING, said, batch=self.batch.id)
         try:
             await self._provider.cancel(self.batch.remote_id)
         except ProviderError:
-            return  # the provider's own deadline ends it, or patience does
+            return False
         remote = self.batch.remote or RemoteBatch(id=self.batch.remote_id, state=BatchState.OPEN)
         self._changed(await self._store.note(self.batch, remote, cancelled=True))
+        return True
 
     def _due(self) -> float:
-        """Return when the batch must have ended, in Unix seconds."""
-        created, remote = self.batch.created_ms / 1000, self.batch.remote
-        window = created + self._lane.limits.window
-        expires = (remote.expires_at if remote else 0.0) or window
-        patient = max(window, expires) + self._policy.results_patience
-        return patient if self._policy.deadline is None else min(patient, created + self._policy.deadline)
+        """Return when the batch must have ended by the user's wish, in Unix seconds."""
+        latest, deadline = self._latest(), self._policy.deadline
+        return latest if deadline is None else min(latest, self.batch.created_ms / 1000 + deadline)
+
+    def _latest(self) -> float:
+        """Return when the provider must have ended the batch, in Unix seconds; its own word has bounds."""
+        created, window, remote = self.batch.created_ms / 1000, self._lane.limits.window, self.batch.remote
+        expires = min(remote.expires_at if remote else 0.0, created + LATEST_WINDOWS * window)
+        return max(created + window, expires) + self._policy.results_patience
 
     def _until_next_look(self, remote: RemoteBatch | None, now: float) -> float:
         age = max(0.0, now - self.batch.created_ms / 1000)
@@ -288,14 +323,17 @@ class Submission:
     def _failed(self, remote: RemoteBatch) -> Dropped:
         if remote.queue_full:
             alone = self._lane.alone(self.batch.id)
+            # It leaves first: its own end makes no room for others.
+            self._lane.leave(self.batch.id)
             self._lane.queue_full(self._clock.now())
-            return Dropped("the provider's queue was full", smaller=alone)
+            text = "the provider's queue was full"
+            # One request alone cannot become a smaller batch: its tries are counted.
+            hopeless = ProviderError(ErrorClass.TRANSIENT, text, code=QUEUE_FULL)
+            return Dropped(text, hopeless if alone and self.batch.count == 1 else None, smaller=alone)
         culprits = tuple(error for error in remote.line_errors if error.line is not None)
         said = "; ".join(error.message or error.code for error in remote.line_errors[:3]) or remote.status
-        if culprits:
-            return Dropped(f"failed: {said}", culprits=culprits)
         blame = ProviderError(ErrorClass.TRANSIENT, f"the batch was refused whole: {said}", code="batch_failed")
-        return Dropped(f"failed: {said}", blame, smaller=True)
+        return Dropped(f"failed: {said}", blame, culprits, smaller=not culprits)
 
     async def _advance(self, event: Step, **found: object) -> None:
         self._changed(await self._store.advance(self.batch, event, self._clock.wall_ms(), **found))
@@ -313,5 +351,5 @@ def load_of(batch: Batch) -> Load:
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return -1

@@ -73,7 +73,7 @@ def build_conductor(batching: Batching, run: Run, upstream: Upstream) -> Conduct
 
     # Answers are read by a thread there, and listeners are not made for that.
     tell = Telling(tell_from_anywhere)
-    store = BatchStore(run.store, run.sweep_id, run.run_id)
+    store = BatchStore(run.store, run.sweep_id, run.run_id, sorted(batching.prices))
     purse = Purse(batching.prices, run.scheduler.ledger, run.scheduler.budget)
     readings = Readings(
         store=run.store, sweep_id=run.sweep_id, reader=run.reader, progress=run.progress, tell=tell, expect=run.expect

@@ -54,6 +54,15 @@ VALUES (:request_id, :attempt, :text, :thinking, :finish, :finish_raw, :model_ec
     :cached_tokens, :cache_write_tokens, :output_tokens, :reasoning_tokens, :cost_nano, :latency_ms, :settled_ms, :raw)
 ON CONFLICT (request_id) DO NOTHING;
 
+-- settle_attempts --
+UPDATE attempt SET outcome = 'completed', cost_nano = t.value ->> 0, tokens = t.value ->> 1, settled_ms = t.value ->> 2
+FROM json_each(:rows) t
+WHERE request_id = t.value ->> 3 AND number = t.value ->> 4 AND outcome <> 'completed';
+
+-- settle_requests --
+UPDATE request SET state = 'settled', owner = NULL, lease_ms = NULL, error_class = NULL, error = NULL
+WHERE id IN (SELECT value FROM json_each(:ids)) AND state IN (@COMPLETE@);
+
 -- answering_attempt --
 SELECT attempt FROM completion WHERE request_id = :request_id;
 
@@ -74,8 +83,9 @@ UPDATE attempt SET outcome = :outcome, cost_nano = :cost_nano, tokens = :tokens,
     error_class = :error_class, error = :error, settled_ms = :settled_ms
 WHERE request_id = :request_id AND number = :number AND outcome IN ('open', 'in_doubt');
 
--- read_cell --
-UPDATE cell SET reading_status = :status, reading_reason = :reason, reading_version = :version WHERE id = :cell_id;
+-- read_cells --
+UPDATE cell SET reading_status = :status, reading_reason = :reason, reading_version = :version
+WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- read_body --
 INSERT INTO reading (cell_id, body) VALUES (:cell_id, :body) ON CONFLICT (cell_id) DO UPDATE SET body = excluded.body;
@@ -207,11 +217,13 @@ FROM batch WHERE sweep_id = :sweep_id AND stage NOT IN ('closed', 'dropped') ORD
 -- ready_for_batch --
 SELECT count(*), coalesce(sum(size), 0) FROM (
     SELECT size FROM request r WHERE sweep_id = :sweep_id AND lane = :lane AND state = 'planned' AND owner IS NULL
+        AND (:aliases IS NULL OR alias IN (SELECT value FROM json_each(:aliases)))
         AND NOT EXISTS (SELECT 1 FROM json_each(:skip) s WHERE s.value = r.alias || char(10) || r.stage)
     LIMIT :most);
 
 -- stages_ready --
-SELECT DISTINCT stage FROM request WHERE sweep_id = :sweep_id AND lane = :lane AND state = 'planned' AND owner IS NULL;
+SELECT DISTINCT stage FROM request WHERE sweep_id = :sweep_id AND lane = :lane AND state = 'planned' AND owner IS NULL
+    AND (:aliases IS NULL OR alias IN (SELECT value FROM json_each(:aliases)));
 
 -- any_pending --
 SELECT EXISTS (SELECT 1 FROM json_each(:stages) s CROSS JOIN request r ON r.sweep_id = :sweep_id AND r.stage = s.value
@@ -222,18 +234,20 @@ SELECT r.id, r.key, r.stage, r.alias, r.attempts, r.size, r.messages, r.priority
 FROM request r JOIN prompt p ON p.request_id = r.id
 WHERE r.sweep_id = :sweep_id AND r.lane = :lane AND r.state = 'planned' AND r.owner IS NULL
     AND (r.priority, r.id) > (:priority, :after)
+    AND (:aliases IS NULL OR r.alias IN (SELECT value FROM json_each(:aliases)))
     AND NOT EXISTS (SELECT 1 FROM json_each(:skip) s WHERE s.value = r.alias || char(10) || r.stage)
 ORDER BY r.priority, r.id LIMIT :most;
 
--- enlist_request --
-UPDATE request SET state = 'sent', attempts = attempts + 1
-WHERE id = :request_id AND attempts = :before AND state = 'planned' AND owner IS NULL;
-
--- enlist_attempt --
+-- enlist_attempts --
 INSERT INTO attempt (request_id, number, run_id, sweep_id, provider, alias, stage, reserved_nano, reserved_tokens, sent_ms,
     batch_id, line)
-SELECT id, attempts, :run_id, sweep_id, provider, alias, stage, :reserved_nano, :reserved_tokens, :sent_ms, :batch_id, :line
-FROM request WHERE id = :request_id AND attempts = :number AND state = 'sent';
+SELECT r.id, r.attempts + 1, :run_id, r.sweep_id, r.provider, r.alias, r.stage, t.value ->> 2, t.value ->> 3, :now_ms,
+    :batch_id, t.value ->> 1
+FROM json_each(:rows) t CROSS JOIN request r ON r.id = t.value ->> 0 AND r.state = 'planned' AND r.owner IS NULL;
+
+-- enlist_requests --
+UPDATE request SET state = 'sent', attempts = attempts + 1
+WHERE id IN (SELECT request_id FROM attempt WHERE batch_id = :batch_id AND line >= :first);
 
 -- enlisted --
 SELECT line FROM attempt WHERE batch_id = :batch_id AND line >= :first;
@@ -248,8 +262,19 @@ FROM json_each(:lines) t CROSS JOIN attempt a ON a.batch_id = :batch_id AND a.li
     CROSS JOIN request r ON r.id = a.request_id
 WHERE a.outcome = 'open';
 
+-- open_line_cells --
+SELECT c.request_id, c.id, c.stage, c.coords
+FROM json_each(:lines) t CROSS JOIN attempt a ON a.batch_id = :batch_id AND a.line = t.value
+    CROSS JOIN cell c ON c.request_id = a.request_id
+WHERE a.outcome = 'open' AND c.sweep_id = :sweep_id AND c.reading_status IS NULL;
+
 -- open_line_numbers --
 SELECT line FROM attempt WHERE batch_id = :batch_id AND outcome = 'open' AND line > :after ORDER BY line LIMIT :most;
+
+-- lines_at --
+SELECT place, line
+FROM (SELECT line, row_number() OVER (ORDER BY line) AS place FROM attempt WHERE batch_id = :batch_id)
+WHERE place IN (SELECT value FROM json_each(:places));
 
 -- batch_reserved --
 SELECT alias, stage, count(*), sum(reserved_nano), sum(reserved_tokens)
@@ -257,11 +282,12 @@ FROM attempt WHERE batch_id = :batch_id AND outcome = 'open' GROUP BY alias, sta
 
 -- release_batch_requests --
 UPDATE request SET state = 'planned'
-WHERE id IN (SELECT request_id FROM attempt WHERE batch_id = :batch_id AND outcome = 'open') AND state IN (@RETRY@);
+WHERE id IN (SELECT request_id FROM attempt WHERE batch_id = :batch_id AND outcome = 'open') AND state IN (@RETRY@)
+    AND EXISTS (SELECT 1 FROM batch WHERE id = :batch_id AND stage = :before);
 
 -- release_batch_attempts --
 UPDATE attempt SET outcome = 'error', settled_ms = :now_ms, error_class = :error_class, error = :error
-WHERE batch_id = :batch_id AND outcome = 'open';
+WHERE batch_id = :batch_id AND outcome = 'open' AND EXISTS (SELECT 1 FROM batch WHERE id = :batch_id AND stage = :before);
 
 -- move_to_lane --
 UPDATE request SET lane = :lane WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'planned';

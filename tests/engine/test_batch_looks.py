@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.batch.conductor import _absent
+from engine.batch.harvesting import absent
 from engine.batch.records import Batch
 from engine.batch.stage import Stage
 from engine.batching import BatchState, RemoteBatch, Unpaid
@@ -35,13 +35,13 @@ def test_requests_that_a_stopped_batch_did_not_run_are_not_to_blame(
     batch = Batch(
         id=1, lane="l", provider="p", model="m", stage=Stage.ENDED, remote_id="b", remote=remote, cancelled=ordered
     )
-    assert _absent(batch) is outcome
+    assert absent(batch) is outcome
 
 
 def test_without_the_providers_word_a_missing_row_may_have_been_billed() -> None:
     """Also of a cancelled batch."""
     remote = RemoteBatch(id="b", state=BatchState.ENDED, status="cancelled")
-    found = _absent(Batch(id=1, lane="l", provider="p", model="m", stage=Stage.ENDED, remote=remote))
+    found = absent(Batch(id=1, lane="l", provider="p", model="m", stage=Stage.ENDED, remote=remote))
     assert isinstance(found, ProviderError)
     assert found.maybe_billed
 

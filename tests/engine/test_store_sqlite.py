@@ -66,7 +66,8 @@ async def filled(store: Store, desk: Desk) -> Path:
         pytest.param("UPDATE attempt SET outcome = 'error', settled_ms = NULL", id="a failure that never ended"),
         pytest.param(
             "INSERT INTO attempt SELECT request_id, number + 1, run_id, sweep_id, provider, alias, stage, 'open',"
-            " reserved_nano, reserved_tokens, 0, 0, NULL, NULL, NULL, 1, NULL, NULL, NULL FROM attempt WHERE outcome = 'open'",
+            " reserved_nano, reserved_tokens, 0, 0, NULL, NULL, NULL, 1, NULL, NULL, NULL FROM attempt"
+            " WHERE outcome = 'open'",
             id="two open attempts of one request",
         ),
         pytest.param(
