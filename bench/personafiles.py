@@ -8,16 +8,47 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import platformdirs
 
 from engine.errors import UserError
 from instruments.personafile import persona_toml
 from instruments.personamem import Choice, Gathered, choose, gather, header
-from instruments.personas import Persona, Source, load_personas
+from instruments.personas import Persona, Source, load_persona_file, load_personas
 
 # Conversations stand in one field; the csv module's own limit is 128 kB.
 LARGEST_FIELD: Final = 64 * 1024 * 1024
 _BLOCK: Final = 1 << 20
+
+
+class _OwnFiles(msgspec.Struct, frozen=True):
+    """What a sweep file says about personas of its author's own."""
+
+    imported_personas: str = ""
+    generated_personas: str = ""
+
+
+def sweep_personas(sweep_file: str, given: Sequence[Path] = ()) -> dict[str, Persona]:
+    """Return the personas that a sweep may have used, by id: the shipped ones, its own files' and those of `given`.
+
+    Args:
+        sweep_file: the text of the sweep file, as the store keeps it; empty where it does not.
+        given: files named by the user, for when the sweep's own have moved; they win, and then none is required.
+
+    Raises:
+        UserError: a file is not there, or is none of personas.
+    """
+    try:
+        own = msgspec.toml.decode(sweep_file, type=_OwnFiles)
+    except msgspec.DecodeError:
+        own = _OwnFiles()
+    named = [Path(file).expanduser() for file in (own.imported_personas, own.generated_personas) if file]
+    if lost := [file for file in named if not given and not file.is_file()]:
+        mend = "give it with --persona-file, or do this in the folder in which the sweep was run"
+        raise UserError("the sweep's file of personas is not there", where=str(lost[0]), mend=mend)
+    files = [file for file in named if file.is_file()]
+    everyone = [*load_personas(), *(persona for file in (*files, *given) for persona in load_persona_file(file))]
+    return {persona.id: persona for persona in everyone}
 
 
 def personas_folder() -> Path:

@@ -11,7 +11,7 @@ from engine.lane import Ticket
 from engine.ledger import ZERO, Amount
 from engine.money import Price, cost_nano
 from engine.progress import Progress
-from engine.provider import Provider, Reply
+from engine.provider import WITHDRAWN, Provider, Reply
 from engine.readings import Readings
 from engine.retry import Chance, GiveUp, RetryAt, StopProvider
 from engine.scheduler import Scheduler
@@ -145,6 +145,9 @@ class Calls:
         self._tell.budget(warnings)
 
     async def _failed(self, ticket: Ticket, error: ProviderError) -> None:
+        if error.code == WITHDRAWN:
+            await self._unsend(ticket)
+            return
         decision, paid, warnings = self._scheduler.fail(ticket, error, self._clock.now(), self._rng)
         self._wake()
         failed = isinstance(decision, GiveUp)

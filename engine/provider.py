@@ -1,10 +1,13 @@
 """What the engine asks of a provider, and what it learns from every reply. Protocols and records only."""
 
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from engine.request import Completion, Request
+
+WITHDRAWN: Final = "withdrawn"
+"""`ProviderError.code` of a call that its provider had not begun when the run was stopped: it was never made."""
 
 
 class RateHints(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from calendar import month_abbr
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from typing import Final
 
 from engine.provider import RateHints
@@ -21,6 +22,7 @@ from engine.provider import RateHints
 LONGEST_WAIT: Final = 7 * 86_400.0
 EPOCH_FLOOR: Final = 1_000_000_000.0  # a bare number above it is a moment in UNIX seconds, below it a duration
 LONGEST_COUNT: Final = 15  # digits
+REMEMBERED: Final = 256  # texts; a provider says the same ones again and again
 
 _UNIT_SECONDS: Final = {
     "ns": 1e-9,
@@ -104,6 +106,7 @@ def sent_at(headers: Mapping[str, str]) -> float | None:
     return _moment(headers.get("date", ""))
 
 
+@lru_cache(maxsize=REMEMBERED)
 def wait_seconds(text: str, now: float | None) -> float | None:
     """Return the wait that `text` means, in seconds from `now` (UNIX seconds), or None when it cannot be read.
 
@@ -128,6 +131,7 @@ def _until(moment: float | None, now: float | None) -> float | None:
     return None if moment is None or now is None else min(max(moment - now, 0.0), LONGEST_WAIT)
 
 
+@lru_cache(maxsize=REMEMBERED)
 def _moment(text: str) -> float | None:
     """Return UNIX seconds of an RFC 3339 moment or an HTTP date; a moment without a zone is UTC."""
     try:

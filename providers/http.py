@@ -179,14 +179,13 @@ class HttpEndpoint:
         return await map_errors(self._call(self._request(method, path, content)))
 
     async def _call_short(self, transport: PooledTransport, method: str, path: str, content: bytes | None) -> HttpReply:
-        async with asyncio.timeout(self._timeouts.total):
-            began = time.perf_counter()
-            reply = await transport.send(method, self._address(path), self._plain_headers, content)
-            self._tell(began, reply.status)
-            async with reply:
-                length = MOST_BYTES + 1 if reply.content_length is None else reply.content_length
-                whole = length <= MOST_BYTES and "content-encoding" not in reply.headers
-                body = await reply.read() if whole else await _bounded(as_httpx(reply))
+        began = time.perf_counter()
+        reply = await transport.send(method, self._address(path), self._plain_headers, content)
+        self._tell(began, reply.status)
+        async with reply:
+            length = MOST_BYTES + 1 if reply.content_length is None else reply.content_length
+            whole = length <= MOST_BYTES and "content-encoding" not in reply.headers
+            body = await reply.read() if whole else await _bounded(as_httpx(reply))
         return self._masked(reply.status, reply.raw_headers, body)
 
     async def _call(self, request: httpx.Request) -> HttpReply:
@@ -294,7 +293,7 @@ def _headers(extra: Mapping[str, str], secret: Secret | None, key_header: str) -
 
 def _aiohttp_timeout(timeouts: Timeouts) -> aiohttp.ClientTimeout:
     return aiohttp.ClientTimeout(
-        connect=timeouts.connect, sock_connect=timeouts.connect, sock_read=timeouts.silence, total=None
+        connect=timeouts.connect, sock_connect=timeouts.connect, sock_read=timeouts.silence, total=timeouts.total
     )
 
 

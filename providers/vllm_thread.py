@@ -22,6 +22,7 @@ from queue import Empty, SimpleQueue
 from typing import Final
 
 from engine.errors import ErrorClass, ProviderError, UserError
+from engine.provider import WITHDRAWN
 from engine.request import Completion, Request
 from providers.vllm_calls import PrefixQueue, prompt_order
 from providers.vllm_engine import LocalEngine, Outcome
@@ -299,7 +300,7 @@ def closed_error() -> ProviderError:
 
 def withdrawn_error() -> ProviderError:
     """Return what a request learns that is given back before it was begun: it may be tried again, nothing failed."""
-    return ProviderError(ErrorClass.RATE, "not begun: the run was stopped", code="withdrawn")
+    return ProviderError(ErrorClass.RATE, "not begun: the run was stopped", code=WITHDRAWN)
 
 
 def _hand_over(batch: list[tuple[asyncio.Future[Outcome | None], Outcome | None]]) -> None:

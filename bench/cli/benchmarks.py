@@ -30,6 +30,7 @@ class Benchmarks(LazyGroup):
             "engine": ("bench.cli.benchmarks", "engine"),
             "limits": ("bench.cli.benchmarks", "limits"),
             "kills": ("bench.cli.benchmarks", "kills"),
+            "batch": ("bench.cli.batch_benchmarks", "batch"),
             "scale": ("bench.cli.benchmarks", "scale"),
             "analysis": ("bench.cli.benchmarks", "analysis"),
             "local": ("bench.cli.benchmarks", "local"),
@@ -80,7 +81,7 @@ def engine(
         latencies=latencies or LATENCIES,
         concurrencies=concurrencies or CONCURRENCIES,
         folder=folder,
-        told=_tell,
+        told=tell,
     )
     rows = [
         (
@@ -96,8 +97,8 @@ def engine(
         for case in report.cases
     ]
     heads = ("latency", "at a time", "client", "CPU s / 1,000", "to floor", "requests/s", "of ideal", "MB")
-    _show("the engine's own work per call", heads, rows, report.load_before, report.load_after)
-    return _end("engine", report, as_json)
+    show_figures("the engine's own work per call", heads, rows, report.load_before, report.load_after)
+    return end_benchmark("engine", report, as_json)
 
 
 @click.command()
@@ -111,7 +112,7 @@ def limits(as_json: Path | None, folder: Path | None, *, short: bool) -> int:
     """
     from bench.throughput.limits import cases, describe, run_cases
 
-    report = run_cases(cases(bounded=short), folder=folder, told=_tell)
+    report = run_cases(cases(bounded=short), folder=folder, told=tell)
     rows = [
         (
             describe(found.case),
@@ -124,8 +125,8 @@ def limits(as_json: Path | None, folder: Path | None, *, short: bool) -> int:
         for found in report.found
     ]
     heads = ("limit", "used in steady state", "calls", "got a 429", "share", "in steady state")
-    _show("the use of rate limits · SIMULATED provider", heads, rows, report.load_before, report.load_after)
-    return _end("limits", report, as_json)
+    show_figures("the use of rate limits · SIMULATED provider", heads, rows, report.load_before, report.load_after)
+    return end_benchmark("limits", report, as_json)
 
 
 @click.command()
@@ -141,11 +142,13 @@ def kills(times: int, calls: int, seed: int, mode: str, as_json: Path | None, fo
     providers that have batches and with kills aimed between any two steps, nothing at all may be repeated.
     """
     if mode == "batch":
-        return _batch_kills(times, calls, seed, as_json, folder)
+        from bench.cli.batch_benchmarks import batch_kills
+
+        return batch_kills(times, calls, seed, as_json, folder)
     from bench.throughput.kills import run_kills
     from engine.money import usd
 
-    report = run_kills(kills=times, calls=calls, seed=seed, folder=folder, told=_tell)
+    report = run_kills(kills=times, calls=calls, seed=seed, folder=folder, told=tell)
     rows = [
         ("planned calls", f"{report.calls:,}", ""),
         ("kills", f"{report.kills:,}", f"median life {report.life_s:.2f} s"),
@@ -161,34 +164,8 @@ def kills(times: int, calls: int, seed: int, mode: str, as_json: Path | None, fo
         ("agree to the nano-dollar", "yes" if report.exact else "NO", ""),
     ]
     heads = ("what", "number", "")
-    _show("a sweep that is killed · SIMULATED provider", heads, rows, report.load_before, report.load_after)
-    return _end("kills", report, as_json, holds=report.holds)
-
-
-def _batch_kills(times: int, calls: int, seed: int, as_json: Path | None, folder: Path | None) -> int:
-    from bench.throughput.kills_batches import run_batch_kills
-    from engine.money import usd
-
-    report = run_batch_kills(kills=times, calls=calls, seed=seed, folder=folder, told=_tell)
-    lines = sum(report.providers.values())
-    rows = [
-        ("planned calls", f"{report.calls:,}", f"{report.batches:,} batches at {len(report.providers)} providers"),
-        ("kills", f"{report.kills:,}", f"median life {report.life_s:.2f} s"),
-        ("of them where aimed", f"{report.aimed:,}", f"{report.steps} of {report.of_steps} steps"),
-        ("completed", f"{report.completed:,}", ""),
-        ("failed", f"{report.failed:,}", f"{report.unknown:,} of them with unknown outcome: no row tells"),
-        ("lost", f"{report.lost:,}", "must be 0"),
-        ("billed twice", f"{report.billed_twice:,}", "must be 0"),
-        ("charged without an answer", f"{report.charged_without_answer:,}", "rows that the provider lost"),
-        ("cut off and sent again", f"{report.expired:,}", "expired or cancelled: not charged"),
-        ("batches that never ran", f"{report.dropped:,}", f"of {lines:,}"),
-        ("bill", usd(report.billed_nano), "the providers'"),
-        ("ledger", usd(report.ledger_nano), f"the engine's, {usd(report.assumed_nano)} of it assumed"),
-        ("agree to the nano-dollar", "yes" if report.exact else "NO", ""),
-    ]
-    heads = ("what", "number", "")
-    _show("batches that are killed · SIMULATED providers", heads, rows, report.load_before, report.load_after)
-    return _end("kills by batch", report, as_json, holds=report.holds)
+    show_figures("a sweep that is killed · SIMULATED provider", heads, rows, report.load_before, report.load_after)
+    return end_benchmark("kills", report, as_json, holds=report.holds)
 
 
 @click.command()
@@ -202,7 +179,7 @@ def scale(requests: int, send: int, as_json: Path | None, folder: Path | None) -
     """
     from bench.throughput.scale import MOST_MB, MOST_READY_S, MOST_STATUS_S, run_scale
 
-    report = run_scale(requests=requests, send=send, folder=folder, told=_tell)
+    report = run_scale(requests=requests, send=send, folder=folder, told=tell)
     wanted = {"plan": "", "send": f"first call within {MOST_READY_S:.0f} s", "status": f"within {MOST_STATUS_S:.0f} s"}
     rows = [
         (
@@ -216,8 +193,8 @@ def scale(requests: int, send: int, as_json: Path | None, folder: Path | None) -
     ]
     heads = ("step", "seconds", "ready after s", "peak MB", "target")
     title = f"{requests:,} requests, {report.plan_per_s:,.0f} planned/s, store {report.store_mb:,.0f} MB"
-    _show(title, heads, rows, report.load_before, report.load_after)
-    return _end("scale", report, as_json, holds=report.holds)
+    show_figures(title, heads, rows, report.load_before, report.load_after)
+    return end_benchmark("scale", report, as_json, holds=report.holds)
 
 
 @click.command()
@@ -231,7 +208,7 @@ def analysis(claims: int, plain_resamples: int, as_json: Path | None, folder: Pa
     """
     from bench.throughput.analysis import promised, run_analysis
 
-    report = run_analysis(claims=claims, plain_resamples=plain_resamples, folder=folder, told=_tell)
+    report = run_analysis(claims=claims, plain_resamples=plain_resamples, folder=folder, told=tell)
     sides = [("ours", report.ours), *([("plain", report.plain)] if report.plain else [])]
     rows = [
         (
@@ -248,7 +225,7 @@ def analysis(claims: int, plain_resamples: int, as_json: Path | None, folder: Pa
     ]
     heads = ("CPU seconds, one core", "read", "tables", "of it shares", "by the clock", "resamples", "intervals", "MB")
     title = f"all tables of {report.claims:,} claims, store {report.store_mb:,.0f} MB · SIMULATED answers"
-    _show(title, heads, rows, report.load_before, report.load_after)
+    show_figures(title, heads, rows, report.load_before, report.load_after)
     click.echo(f"promised for this size: {promised(report.claims)}")
     if report.plain_extrapolated_s is not None:
         click.echo(
@@ -256,7 +233,7 @@ def analysis(claims: int, plain_resamples: int, as_json: Path | None, folder: Pa
             f" {report.plain_extrapolated_s:,.0f} s (extrapolated), {report.times_faster:,.0f} times ours;"
             f" both find the same: {'yes' if report.agrees else 'NO'}"
         )
-    return _end("analysis", report, as_json, holds=report.holds and report.agrees)
+    return end_benchmark("analysis", report, as_json, holds=report.holds and report.agrees)
 
 
 @click.command()
@@ -272,7 +249,7 @@ def local(model: str, prompts: int, tokens: int, repeats: int, as_json: Path | N
     """
     from bench.throughput.local import LEAST_RATIO, local_model, measure_local
 
-    report = measure_local(local_model(model), prompts=prompts, max_tokens=tokens, repeats=repeats, told=_tell)
+    report = measure_local(local_model(model), prompts=prompts, max_tokens=tokens, repeats=repeats, told=tell)
     rows = [
         (
             row.side,
@@ -286,22 +263,24 @@ def local(model: str, prompts: int, tokens: int, repeats: int, as_json: Path | N
     ]
     heads = ("side", "tokens/s", "prompt tokens/s", "requests/s", "CPU s / 1,000 tokens", "all repetitions")
     title = f"{report.model}: {report.prompts} prompts, at most {report.max_tokens} tokens each, {report.dtype}"
-    _show(title, heads, rows, report.load_before, report.load_after)
+    show_figures(title, heads, rows, report.load_before, report.load_after)
     click.echo(
         f"ratio {report.ratio:.3f}, the middle of {report.repeats} pairs (at least {LEAST_RATIO} is promised);"
         f" of the fastest {report.fastest_ratio:.3f}, of processor time {report.cpu_ratio:.3f}"
     )
     click.echo(f"event loop lag: p50 {report.lag_p50_ms:.1f} ms, p99 {report.lag_p99_ms:.1f} ms")
-    return _end("local", report, as_json, holds=report.holds, simulated=False)
+    return end_benchmark("local", report, as_json, holds=report.holds, simulated=False)
 
 
-def _tell(text: str) -> None:
+def tell(text: str) -> None:
+    """Say how far a benchmark is."""
     click.echo(text, err=True)
 
 
-def _show(
+def show_figures(
     title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], load_before: float, load_after: float
 ) -> None:
+    """Print a table of figures, and what they depend on."""
     from rich.table import Table
 
     from bench.throughput.process import machine
@@ -320,7 +299,7 @@ def _show(
     wide_console().print(table)
 
 
-def _end(
+def end_benchmark(
     name: str, report: "msgspec.Struct", as_json: Path | None, *, holds: bool = True, simulated: bool = True
 ) -> int:
     """Write the file, and say by the exit code whether what is promised held."""

@@ -74,6 +74,7 @@ def _show(verdict: "Verdict") -> None:
     table.add_row("bill", usd(money.billed_nano), f"{money.charges:,} charges")
     table.add_row("charged for answers that a fault spoiled", "", f"{money.spoiled:,}  {usd(money.spoiled_nano)}")
     table.add_row("charged twice", f"at most {money.cut_off:,}", f"{money.twice:,}  {usd(money.twice_nano)}")
+    table.add_row("charged twice by batch", "0", f"{money.batched_twice:,}  of {money.batched:,} charges")
     table.add_row("counted as spent without an answer", "", f"{money.assumed:,}  {usd(money.assumed_nano)}")
     console.print(table)
     for line in (*known.examples, *(f"no equal charge for {each}" for each in money.wrong)):

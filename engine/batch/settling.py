@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from engine.batch.building import Purse
+from engine.batch.ordering import in_order
 from engine.batch.records import Batch, OpenLine
 from engine.batch.store import BatchStore
 from engine.batching import BatchProvider, Row, Unpaid
@@ -82,6 +83,7 @@ class Settler:
         Answers come first: whatever other rows say of the same request, its answer has been paid for.
         """
         found, codec, others = Harvest(), Codec(), False
+        paths = [await asyncio.to_thread(in_order, path, batch.read_marker) for path in paths]
         async for chunk in _chunks(batch, provider, paths):
             found = found.plus(await self._settle(batch, chunk.answers, codec)).plus(Harvest(strange=chunk.strange))
             others = others or bool(chunk.others)

@@ -9,11 +9,13 @@ import pytest
 
 from engine.calls import Calls
 from engine.clock import SystemClock
+from engine.errors import ErrorClass, ProviderError
 from engine.lane import Ticket
 from engine.ledger import Ledger, Scope
 from engine.limits import RateLimits
 from engine.money import Price
 from engine.progress import Progress
+from engine.provider import WITHDRAWN
 from engine.readings import Readings
 from engine.retry import RetryPolicy
 from engine.scheduler import Route, Scheduler
@@ -163,3 +165,15 @@ async def test_a_settlement_that_no_store_takes_is_an_error_and_not_silence(
     monkeypatch.setattr(table.desk.store, "settle", broken)
     with pytest.raises(OverflowError):
         await table.calls.carry_out(ticket)
+
+
+async def test_a_call_that_its_provider_had_not_begun_is_planned_again_without_blame(table: Table) -> None:
+    """A stopped run takes back what only waited for a local model."""
+    error = ProviderError(ErrorClass.RATE, "not begun", code=WITHDRAWN)
+    table.provider._script = lambda request, times: error  # what the scripted provider answers from now on
+    ticket = await table.admit()
+    await table.calls.carry_out(ticket)
+    (leased,) = await table.desk.lease()
+    assert (leased.tries.failures, leased.tries.throttles, table.progress.errors) == (0, 0, {})
+    assert (await table.desk.spent()).nano == 0
+    assert table.at_rest()

@@ -1,0 +1,67 @@
+"""Puts the rows of a results file in the order of the batch's lines, which is that of the store's pages.
+
+Providers bring rows in any order, and a store that is written here and there writes most of its pages again for every
+chunk. The order is all that is made here: what a row says, and whose it is, others find out. Must not know: stores.
+"""
+
+import os
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from engine.batching import Marker
+
+SUFFIX: Final = ".ordered"
+LONGEST_LINE: Final = 64 << 20
+# Ids have at most so many digits after their head.
+_DIGITS: Final = 12
+_LAST: Final = (1 << 62) - 1
+
+
+def in_order(path: Path, marker: Marker) -> Path:
+    """Return a file with the lines of `path` by the number in their ids, those without one last.
+
+    It is `path` itself where that has this order already, or where there is no room for a copy.
+    """
+    numbers, ends = array("q"), array("q", [0])
+    head = f'"{marker.line_id(0).removesuffix("0")}'.encode()
+    for line in _lines(path):
+        numbers.append(_number(line, head))
+        ends.append(ends[-1] + len(line))
+    order = sorted(range(len(numbers)), key=numbers.__getitem__)
+    if all(place == want for want, place in enumerate(order)):
+        return path
+    target = path.with_name(path.name + SUFFIX)
+    try:
+        _copy(path, target, order, ends)
+    except OSError:
+        target.unlink(missing_ok=True)
+        return path
+    return target
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while line := file.readline(LONGEST_LINE):
+            yield line
+
+
+def _number(line: bytes, head: bytes) -> int:
+    found = line.find(head)
+    if found < 0:
+        return _LAST
+    start = found + len(head)
+    digits = line[start : start + _DIGITS].partition(b'"')[0]
+    return int(digits) if digits.isdigit() else _LAST
+
+
+def _copy(path: Path, target: Path, order: list[int], ends: "array[int]") -> None:
+    source = os.open(path, os.O_RDONLY)
+    try:
+        with target.open("wb") as file:
+            for place in order:
+                line = os.pread(source, ends[place + 1] - ends[place], ends[place])
+                file.write(line if line.endswith(b"\n") else line + b"\n")
+    finally:
+        os.close(source)
