@@ -45,7 +45,8 @@ class Readings:
     def count(self, cell: LeasedCell, read: Read) -> None:
         """Note a stored reading."""
         self._progress.read(cell.stage, read.reading)
-        self._expect(read.follow_ups)
+        if read.follow_ups:
+            self._expect(read.follow_ups)
 
     async def catch_up(self, going_on: Callable[[], bool]) -> int:
         """Read every stored answer that cells joined late, while `going_on`; return how many there were.

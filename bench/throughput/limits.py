@@ -2,7 +2,8 @@
 
 The judge is the simulator, which keeps the limit as providers do and writes a bill. A case is run for a bounded time
 with more work than fits; its steady state begins when the first burst is over. A limit is either given (the sweep file
-or the catalogue says it) or learned (only the reply headers say it).
+or the catalogue says it) or learned (only the reply headers say it). Where several processes share one key, each has a
+store of its own and its share of the limit, and together they are judged.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
@@ -19,9 +21,9 @@ import msgspec
 
 from bench.loop import run_loop
 from bench.simulator.bill import Charge, read_bill
-from bench.simulator.launch import Running, running
+from bench.simulator.launch import running
 from bench.throughput.lab import Quick, card_at, make_runner, plan, providers_at, questions, register
-from bench.throughput.process import load
+from bench.throughput.process import answer, in_child, load
 from engine.clock import SystemClock
 from engine.limits import MINUTE, RateLimits
 from engine.retry import RetryPolicy
@@ -35,6 +37,7 @@ ALLOWANCE: Final = 200
 # A question takes about so many tokens; only how many are planned depends on it.
 TOKENS_A_CALL: Final = 120
 SLICE: Final = 1.0
+STORES: Final = "store-*.sqlite"
 FEWEST: Final = 3
 
 
@@ -56,6 +59,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         window: seconds' worth of calls that the provider lets through at once; 60 is a whole minute's burst.
         given: the engine is told the limit; else it has only the reply headers.
         seconds, settle: length of the run, and of its beginning that does not count as steady state.
+        processes: how many use the key at the same time, each with an equal share.
     """
 
     kind: Kind
@@ -64,6 +68,21 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     given: bool = True
     seconds: float = 30.0
     settle: float = 8.0
+    processes: int = 1
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What one process is to do."""
+
+    case: Case
+    base_url: str
+    store: str
+
+
+class Began(msgspec.Struct, frozen=True):
+    """When a process began to send, in seconds since the epoch."""
+
+    began: float
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +127,8 @@ def cases(*, bounded: bool = False) -> list[Case]:
     ]
     parts = [Case(kind=Kind.INPUT_TOKENS, limit=500_000), Case(kind=Kind.OUTPUT_TOKENS, limit=100_000)]
     at_once = [Case(kind=Kind.CONCURRENCY, limit=32, given=given) for given in (True, False)]
-    return [*rates, *slices, *learned, *tokens, *parts, *at_once]
+    beside = [Case(kind=Kind.REQUESTS, limit=3000, given=given, processes=2) for given in (True, False)]
+    return [*rates, *slices, *learned, *tokens, *parts, *at_once, *beside]
 
 
 def run_cases(
@@ -132,10 +152,10 @@ def run_case(case: Case, folder: Path) -> Found:
     settings = folder / "simulator.toml"
     settings.write_text(_settings(case), encoding="utf-8")
     with running(folder / "simulator", config=settings) as simulator:
-        started = run_loop(_send(case, simulator, folder))
+        started = _sent(case, simulator.url("openai"), folder)
         begin, end = started + case.settle, started + case.seconds
         charges = [each for each in read_bill(simulator.bill) if isinstance(each, Charge) and begin <= each.at <= end]
-    calls, throttled, steady = _attempts(folder / "store.sqlite", begin)
+    calls, throttled, steady = map(sum, zip(*(_attempts(store, begin) for store in folder.glob(STORES)), strict=True))
     return Found(
         case=case,
         share=round(_share(case, charges), 4),
@@ -150,27 +170,40 @@ def describe(case: Case) -> str:
     """Return one line about a case."""
     unit = "calls at once" if case.kind is Kind.CONCURRENCY else f"{case.kind.value.replace('_', ' ')}/min"
     window = "" if case.kind is Kind.CONCURRENCY else f", bursts of {case.window:.0f} s"
-    return f"{case.limit:,} {unit}, {'given' if case.given else 'learned'}{window}"
+    beside = "" if case.processes == 1 else f", {case.processes} processes"
+    return f"{case.limit:,} {unit}, {'given' if case.given else 'learned'}{window}{beside}"
 
 
-async def _send(case: Case, simulator: Running, folder: Path) -> float:
-    """Keep the engine busy for the length of the case; return when it began, in seconds since the epoch."""
-    card, clock = card_at(simulator.url("openai")), SystemClock()
+def _sent(case: Case, base_url: str, folder: Path) -> float:
+    """Keep as many processes as the case has busy; return when the last one began, in seconds since the epoch."""
+    orders = [
+        Order(case=case, base_url=base_url, store=str(folder / STORES.replace("*", str(number))))
+        for number in range(case.processes)
+    ]
+    if case.processes == 1:
+        return run_loop(_send(orders[0])).began
+    with ThreadPoolExecutor(case.processes) as pool:
+        return max(each.began for each in pool.map(lambda order: in_child(__name__, order, Began), orders))
+
+
+async def _send(order: Order) -> Began:
+    """Keep one engine busy for the length of the case."""
+    case, clock, card = order.case, SystemClock(), card_at(order.base_url)
     providers = providers_at(card)
-    async with await Store.open(folder / "store.sqlite") as store:
+    async with await Store.open(Path(order.store)) as store:
         sweep = await register(store, clock)
         await plan(store, sweep, questions(card, _enough(case), allowance=ALLOWANCE))
         runner = await make_runner(
             store, sweep, card, providers, Quick(),
             limits=_limits(case), listen=lambda _: None, clock=clock, policy=RetryPolicy(throttles=10_000),
         )  # fmt: skip
-        started = clock.wall_ms() / 1000
+        began = Began(began=clock.wall_ms() / 1000)
         stopper = asyncio.create_task(_stop(runner, case.seconds))
         await runner.run(())
         stopper.cancel()
     for provider in providers.values():
         await provider.close()
-    return started
+    return began
 
 
 async def _stop(runner: Runner, seconds: float) -> None:
@@ -179,19 +212,8 @@ async def _stop(runner: Runner, seconds: float) -> None:
 
 
 def _limits(case: Case) -> RateLimits:
-    if not case.given:
-        return RateLimits(concurrency=CONCURRENCY)
-    match case.kind:
-        case Kind.REQUESTS:
-            return RateLimits(requests=case.limit, concurrency=CONCURRENCY)
-        case Kind.TOKENS:
-            return RateLimits(tokens=case.limit, concurrency=CONCURRENCY)
-        case Kind.INPUT_TOKENS:
-            return RateLimits(input_tokens=case.limit, concurrency=CONCURRENCY)
-        case Kind.OUTPUT_TOKENS:
-            return RateLimits(output_tokens=case.limit, concurrency=CONCURRENCY)
-        case Kind.CONCURRENCY:
-            return RateLimits(concurrency=case.limit)
+    known = {case.kind.value: case.limit} if case.given else {}
+    return msgspec.structs.replace(RateLimits(concurrency=CONCURRENCY, share=1 / case.processes), **known)
 
 
 def _settings(case: Case) -> str:
@@ -248,3 +270,7 @@ def _attempts(store: Path, begin: float) -> tuple[int, int, int]:
             (begin * 1000,),
         ).fetchone()
     return calls, throttled, steady
+
+
+if __name__ == "__main__":
+    answer(Order, _send)

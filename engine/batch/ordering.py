@@ -6,7 +6,8 @@ chunk. The order is all that is made here: what a row says, and whose it is, oth
 
 import os
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from heapq import merge
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,7 @@ LONGEST_LINE: Final = 64 << 20
 # Ids have at most so many digits after their head.
 _DIGITS: Final = 12
 _LAST: Final = (1 << 62) - 1
+_RUN: Final = 4_096
 
 
 def in_order(path: Path, marker: Marker) -> Path:
@@ -25,20 +27,28 @@ def in_order(path: Path, marker: Marker) -> Path:
     It is `path` itself where that has this order already, or where there is no room for a copy.
     """
     numbers, ends = array("q"), array("q", [0])
-    head = f'"{marker.line_id(0).removesuffix("0")}'.encode()
+    head, ordered = f'"{marker.line_id(0).removesuffix("0")}'.encode(), True
     for line in _lines(path):
-        numbers.append(_number(line, head))
+        number = _number(line, head)
+        ordered = ordered and (not numbers or numbers[-1] <= number)
+        numbers.append(number)
         ends.append(ends[-1] + len(line))
-    order = sorted(range(len(numbers)), key=numbers.__getitem__)
-    if all(place == want for want, place in enumerate(order)):
+    if ordered:
         return path
     target = path.with_name(path.name + SUFFIX)
     try:
-        _copy(path, target, order, ends)
+        _copy(path, target, _sorted(numbers), ends)
     except OSError:
         target.unlink(missing_ok=True)
         return path
     return target
+
+
+def _sorted(numbers: "array[int]") -> Iterator[int]:
+    """Yield places by rising number. Sorted in runs: one long sort would not let other threads in."""
+    places = range(len(numbers))
+    runs = [sorted(places[start : start + _RUN], key=numbers.__getitem__) for start in range(0, len(places), _RUN)]
+    return merge(*runs, key=numbers.__getitem__)
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -56,7 +66,7 @@ def _number(line: bytes, head: bytes) -> int:
     return int(digits) if digits.isdigit() else _LAST
 
 
-def _copy(path: Path, target: Path, order: list[int], ends: "array[int]") -> None:
+def _copy(path: Path, target: Path, order: Iterable[int], ends: "array[int]") -> None:
     source = os.open(path, os.O_RDONLY)
     try:
         with target.open("wb") as file:

@@ -32,7 +32,7 @@ from engine.state import State
 from engine.telling import Telling
 from engine.writes import Fail, Settle, SettleMany
 
-CHUNK: Final = 2_500
+CHUNK: Final = 1_000
 # Long answers make smaller chunks.
 CHUNK_BYTES: Final = 32 << 20
 
