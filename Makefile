@@ -17,7 +17,7 @@ demo: setup  ## run the whole benchmark, small, on a real model on your CPU
 	@$(VENV)/mirage run sweeps/demo.toml
 
 test: setup-dev  ## pass the tests
-	$(VENV)/python -m pytest -m "not slow and not local"
+	$(VENV)/python -m pytest -m "not slow and not local" -n 2 --dist loadfile
 	# A process of its own: vLLM looks into every module that is loaded, and stumbles over some that other tests need.
 	$(VENV)/python -m pytest -m "local and not slow" $(LOCAL)
 

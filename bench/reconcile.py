@@ -14,9 +14,9 @@ import msgspec
 
 from bench.simulator.bill import Charge, read_bill
 
-# Faults that are charged and spoil the answer: it cannot be read, so the call is made again and paid again.
+# Faults that are charged and spoil the answer to a single call: it cannot be read, so the call is made and paid again.
 SPOILED: Final = frozenset({"drop_after", "truncated_body", "malformed_json", "html", "stall"})
-# Replies of single calls carry so many hexadecimal digits at the end of their request id.
+# The ids that replies carry end in so many hexadecimal digits that are not repeated.
 REPLY_DIGITS: Final = 24
 # What the engine writes on an attempt that a killed run left on the wire.
 CUT_OFF: Final = "interrupted%"
@@ -37,6 +37,7 @@ class Reconciled(msgspec.Struct, frozen=True, kw_only=True):
         absent_contents: content hashes of those.
         assumed, assumed_nano: attempts that the ledger counts as billed without knowing.
         cut_off, cut_off_nano: attempts that were on the wire when a run was killed, of models that cost nothing too.
+        batched, batched_twice: those of `charges`, and of `twice`, that batches caused.
         ledger_nano: everything that the ledger has spent.
     """
 
@@ -57,6 +58,8 @@ class Reconciled(msgspec.Struct, frozen=True, kw_only=True):
     assumed_nano: int
     cut_off: int
     cut_off_nano: int
+    batched: int
+    batched_twice: int
     ledger_nano: int
 
     @property
@@ -89,12 +92,12 @@ def reconcile(store: Path, bill: Path, sweep: str = "") -> Reconciled:
         assumed, assumed_nano, cut_off, cut_off_nano, ledger = _assumed(connection, sweep)
         completions, completed = _completed(connection, sweep)
     charges = [line for line in read_bill(bill) if isinstance(line, Charge)]
-    matched = {each.reply: each for each in charges if each.reply in answers}
+    matched = {name: each for each in charges if (name := each.reply[-REPLY_DIGITS:]) in answers}
     right = {name for name, charge in matched.items() if charge.nano == answers[name].nano}
     answered = {charge.hash for charge in matched.values()}
-    others = [each for each in charges if each.reply not in answers]
-    spoiled = [each for each in others if each.fault in SPOILED]
-    usable = [each for each in others if each.fault not in SPOILED]
+    others = [each for each in charges if each.reply[-REPLY_DIGITS:] not in answers]
+    spoiled = [each for each in others if _is_spoiled(each)]
+    usable = [each for each in others if not _is_spoiled(each)]
     twice = [each for each in usable if each.hash in answered]
     absent = [each for each in usable if each.hash not in answered]
     return Reconciled(
@@ -115,6 +118,8 @@ def reconcile(store: Path, bill: Path, sweep: str = "") -> Reconciled:
         assumed_nano=assumed_nano,
         cut_off=cut_off,
         cut_off_nano=cut_off_nano,
+        batched=sum(bool(each.batch) for each in charges),
+        batched_twice=sum(bool(each.batch) for each in twice),
         ledger_nano=ledger,
     )
 
@@ -149,6 +154,10 @@ def _assumed(connection: sqlite3.Connection, sweep: str) -> tuple[int, int, int,
         "SELECT coalesce(sum(cost_nano), 0) FROM spending WHERE ? IN ('', sweep)", (sweep,)
     ).fetchone()
     return (*found, spent[0])
+
+
+def _is_spoiled(charge: Charge) -> bool:
+    return not charge.batch and charge.fault in SPOILED
 
 
 def _sum(charges: list[Charge]) -> int:

@@ -1,8 +1,8 @@
 """A rehearsal: a sweep as it stands in its file, real adapters, real sockets, but the simulator instead of providers.
 
-Faults are on, the run is killed with -9 a few times and resumed, and in the end everything is checked against what is
-known: the claims of every answer, and the bill against the ledger. Money is not spent, no key is used, and the store is
-marked as simulated for good.
+Faults are on, also those of batches, the run is killed with -9 a few times and resumed, and in the end everything is
+checked against what is known: the claims of every answer, and the bill against the ledger. Money is not spent, no key
+is used, and the store is marked as simulated for good.
 """
 
 import os
@@ -16,8 +16,10 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+import httpx
 import msgspec
 
+from bench.batching import FOLDER_SUFFIX
 from bench.known import Comparison, compare
 from bench.loop import run_loop
 from bench.reconcile import Reconciled, reconcile
@@ -26,7 +28,7 @@ from bench.run import Prepared, expected_cells, user_catalog
 from bench.simulator.launch import PREFIXES, Running, running
 from bench.simulator.rehearsal import TAILS, accounts, price_settings
 from bench.simulator.tail import Tail
-from bench.sweepfile import LoadedSweep
+from bench.sweepfile import BatchTable, LoadedSweep
 from engine.errors import UserError
 from engine.money import FREE, NANO, Price
 from engine.status import Status, read_status
@@ -38,7 +40,9 @@ STORE: Final = "store.sqlite"
 SIMULATOR: Final = "simulator"
 SETTINGS: Final = "simulator.toml"
 # What a rehearsal leaves in its folder and the next one replaces.
-LEFT: Final = (STORE, f"{STORE}-wal", f"{STORE}-shm", f"{STORE}.lock", f"{STORE}.log", SETTINGS, SIMULATOR)
+LEFT: Final = (
+    *(f"{STORE}{suffix}" for suffix in ("", "-wal", "-shm", ".lock", ".log", FOLDER_SUFFIX)), SETTINGS, SIMULATOR,
+)  # fmt: skip
 LOCAL: Final = "simulated-local"
 # Wherever an account is that the simulator does not know, it is spoken to in the words of its wire format.
 BY_WIRE: Final = {Wire.OPENAI: "openai", Wire.ANTHROPIC: "anthropic", Wire.GEMINI: "gemini"}
@@ -58,7 +62,38 @@ FAULTS: Final = {
     "malformed_json": 0.002,
     "html": 0.002,
 }
+# The same of batches; none of them loses a row that was paid for, which no sweep could get over.
+CHANCES: Final = {
+    "lose_upload": 0.05,
+    "lose_create": 0.1,
+    "bad_gateways": 0.02,
+    "queue_full": 0.05,
+    "fresh_404": 0.1,
+    "list_lag": 0.1,
+    "late_results": 0.1,
+    "cut_downloads": 0.1,
+    "short_downloads": 0.1,
+    "repeat_rows": 0.1,
+    "lying_counts": 0.1,
+    "expire": 0.05,
+    "stuck": 0.02,
+}
+# An expired or cancelled job of Gemini brings nothing of what it has run, so its oddities are ordered, not drawn.
+GEMINI: Final = {
+    "provider": "gemini", "fresh_404": 1, "list_lag": 1, "late_results": 1, "repeat_rows": 2, "key_last": True,
+}  # fmt: skip
+# Simulated days pass within seconds: a window of two hours in two.
+BATCHES: Final = "[batches]\nrequest = 0.02\nwindow = 7200\n"
+HURRY: Final = BatchTable(
+    poll_seconds=0.25,
+    longest_poll_seconds=2.0,
+    grace_seconds=2.0,
+    flush_after_minutes=0.1,
+    deadline_hours=1 / 60,
+    results_patience_minutes=1.0,
+)
 LOOK_EVERY: Final = 0.005
+MOST_LATER: Final = 0.5
 # Kills fall between these shares of the expected calls.
 FIRST_KILL: Final = 0.05
 LAST_KILL: Final = 0.85
@@ -111,6 +146,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
             and self.money.exact
             and self.money.absent == 0
             and self.money.twice <= self.money.cut_off
+            and self.money.batched_twice == 0
         )
 
 
@@ -125,9 +161,13 @@ def rehearse(loaded: LoadedSweep, plan: Plan, told: Callable[[str], None] = lamb
     settings = plan.folder / SETTINGS
     settings.write_text(_settings(catalog, plan), encoding="utf-8")
     with running(plan.folder / SIMULATOR, config=settings, seed=plan.seed) as simulator:
+        _order_oddities(simulator)
         provider, model = led_to(simulator, loaded, catalog)
-        prepared = rehearsed(loaded, plan.folder / STORE, provider, model)
-        order = Order(sweep=str(loaded.path), store=str(prepared.store_path), provider=provider, model=model)
+        batch = _hurried(loaded)
+        prepared = rehearsed(loaded, plan.folder / STORE, provider, model, batch)
+        order = Order(
+            sweep=str(loaded.path), store=str(prepared.store_path), provider=provider, model=model, batch=batch
+        )
         kills = _run(order, prepared, simulator, plan, catalog, told)
     status = run_loop(read_status(prepared.store_path, prepared.manifest.name))
     return _judge(prepared, status, simulator.bill, kills, plan.seed, time.monotonic() - started)
@@ -166,7 +206,21 @@ def _price_table(price: Price) -> dict[str, str]:
 def _settings(catalog: Catalog, plan: Plan) -> str:
     faults = "\n".join(f"{name} = {chance}" for name, chance in FAULTS.items())
     latency = f'shape = "lognormal"\nmedian_ms = {plan.latency_ms}\nsigma = 0.5\n'
-    return f'{price_settings(catalog.cards.values())}\n[latency."*"]\n{latency}\n[faults.random]\n{faults}\n'
+    chances = "\n".join(f"{name} = {chance}" for name, chance in CHANCES.items())
+    prices = price_settings(catalog.cards.values())
+    random = f"[faults.random]\n{faults}\n{BATCHES}[batches.chances]\n{chances}\n"
+    return f'{prices}\n[latency."*"]\n{latency}\n{random}'
+
+
+def _order_oddities(simulator: Running) -> None:
+    reply = httpx.post(f"{simulator.address}/_sim/batches", json=[GEMINI])
+    reply.raise_for_status()
+
+
+def _hurried(loaded: LoadedSweep) -> BatchTable:
+    """Return what is wanted of batches at the simulator; what becomes of what they leave over is the file's word."""
+    given = loaded.sweep.batch
+    return msgspec.structs.replace(HURRY, leftovers=given.leftovers, most_requests=given.most_requests)
 
 
 def _clear(folder: Path) -> None:
@@ -221,7 +275,7 @@ def _killed(life: "subprocess.Popen[bytes]", tail: Tail, spot: float, rng: Rando
             if life.poll() is not None:
                 return False
             time.sleep(LOOK_EVERY)
-        time.sleep(rng.random() * LOOK_EVERY * 4)
+        time.sleep(rng.random() * MOST_LATER)
     finally:
         if life.poll() is None:
             life.send_signal(signal.SIGKILL)

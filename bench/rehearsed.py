@@ -15,7 +15,7 @@ from bench.display import Display
 from bench.loop import run_loop
 from bench.run import Prepared, Result, prepare, run_sweep
 from bench.runlog import RunLog
-from bench.sweepfile import LoadedSweep, load_sweep
+from bench.sweepfile import BatchTable, LoadedSweep, load_sweep
 from bench.text import one_line
 from engine.errors import UserError
 from engine.events import Notice
@@ -27,22 +27,33 @@ Tables = dict[str, dict[str, object]]
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What to run: the sweep file, the store to use instead of its own, and tables laid over its catalogue."""
+    """What to run: the sweep file, the store to use instead of its own, and tables laid over its catalogue.
+
+    `batch` is what is wanted of batches at the simulator, where days are short; how each stage is sent is decided by
+    the file's own table.
+    """
 
     sweep: str
     store: str
     provider: Tables
     model: Tables
+    batch: BatchTable | None = None
 
 
-def rehearsed(loaded: LoadedSweep, store: Path, provider: Tables, model: Tables) -> Prepared:
+def rehearsed(
+    loaded: LoadedSweep, store: Path, provider: Tables, model: Tables, batch: BatchTable | None = None
+) -> Prepared:
     """Return the sweep as it is rehearsed: the same but for the addresses, and marked as simulated.
 
     Raises:
         UserError: anything in it that cannot work.
     """
     sweep = msgspec.structs.replace(loaded.sweep, provider=provider, model=model)
-    return prepare(msgspec.structs.replace(loaded, sweep=sweep), store=store, simulated=True)
+    prepared = prepare(msgspec.structs.replace(loaded, sweep=sweep), store=store, simulated=True)
+    if batch is None:
+        return prepared
+    hurried = msgspec.structs.replace(prepared.loaded.sweep, batch=batch)
+    return msgspec.structs.replace(prepared, loaded=msgspec.structs.replace(prepared.loaded, sweep=hurried))
 
 
 async def run(prepared: Prepared) -> Result:
@@ -66,7 +77,8 @@ def main() -> int:
     order = msgspec.json.decode(sys.argv[1].encode(), type=Order)
     try:
         loaded = load_sweep(Path(order.sweep))
-        result = run_loop(run(rehearsed(loaded, Path(order.store), order.provider, order.model)))
+        prepared = rehearsed(loaded, Path(order.store), order.provider, order.model, order.batch)
+        result = run_loop(run(prepared))
     except UserError as error:
         sys.stderr.write(f"mirage: {one_line(str(error))}\n")
         return Exit.USAGE

@@ -244,7 +244,9 @@ class Batches:
             return None
         self._tries[call.hash] += 1
         stage, number = self._desk.stage(call), self._tries[call.hash]
-        rule = self._faults.decide(Attempt(call.provider, call.model, stage, call.user, call.hash, number))
+        rule = self._faults.decide(
+            Attempt(call.provider, call.model, stage, call.user, call.hash, number, batched=True)
+        )
         return None if rule is None or rule.fault in NOT_FOR_ROWS else rule.fault
 
 

@@ -81,7 +81,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """What rules look at."""
+    """What rules look at; a request's way in a batch and its way alone have luck of their own."""
 
     provider: str
     model: str
@@ -89,6 +89,7 @@ class Attempt(msgspec.Struct, frozen=True):
     prompt: str
     hash: str
     number: int
+    batched: bool = False
 
 
 class Faults:
@@ -134,7 +135,8 @@ class Faults:
     def _drawn(self, attempt: Attempt) -> Rule | None:
         if not self._random:
             return None
-        draw = uniform("fault", self._seed, attempt.provider, attempt.hash, attempt.number)
+        kind = "fault of a row" if attempt.batched else "fault"
+        draw = uniform(kind, self._seed, attempt.provider, attempt.hash, attempt.number)
         for fault, chance in self._random.items():
             if draw < chance:
                 return Rule(fault=fault, times=0)

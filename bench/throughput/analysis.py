@@ -10,10 +10,10 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import click
 import msgspec
 
 from bench.throughput.judged_store import PAPER_CLAIMS, write_store
@@ -34,6 +34,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Both, and their ratio.
 
     Attributes:
+        plain: None where it was left out.
         plain_extrapolated_s: what the plain way would take with as many resamples as ours: measured per resample, times
             their number. An extrapolation, not a measurement.
         times_faster: that over ours, reading and tables together.
@@ -45,18 +46,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     store_mb: float
     ours: Found
     plain: Found | None
-    plain_extrapolated_s: float
-    times_faster: float
+    plain_extrapolated_s: float | None
+    times_faster: float | None
     agrees: bool
     holds: bool
     load_before: float
     load_after: float
-
-
-def run(size: int = PAPER_CLAIMS, out: Path | None = None) -> dict[str, Any]:
-    """Measure a store of about `size` judged claims, put meanwhile into the folder `out`; return every figure."""
-    found = msgspec.to_builtins(run_analysis(claims=size, folder=out))
-    return dict(found)
 
 
 def run_analysis(
@@ -66,8 +61,14 @@ def run_analysis(
     folder: Path | None = None,
     told: Callable[[str], None] = lambda _: None,
 ) -> Report:
-    """Write a store of about so many claims, measure both ways; `plain_resamples` 0 leaves the plain way out."""
+    """Write a store of about so many claims, measure both ways; `plain_resamples` 0 leaves the plain way out.
+
+    It is left out, too, where there is no pandas, which only development installs.
+    """
     before = load()
+    if plain_resamples and find_spec("pandas") is None:
+        told("the plain way is left out: pandas, which only development installs, is not here")
+        plain_resamples = 0
     place = Path(tempfile.mkdtemp(prefix="mirage-bench-", dir=folder))
     try:
         store = place / "store.sqlite"
@@ -77,10 +78,10 @@ def run_analysis(
         with _one_thread():
             told("all tables")
             ours = _measured(Order(act="ours", store=str(store), resamples=RESAMPLES))
-            told("the plain way")
-            plain = (
-                _measured(Order(act="plain", store=str(store), resamples=plain_resamples)) if plain_resamples else None
-            )
+            plain = None
+            if plain_resamples:
+                told("the plain way")
+                plain = _measured(Order(act="plain", store=str(store), resamples=plain_resamples))
     finally:
         shutil.rmtree(place)
     return _report(written, size, ours, plain, before)
@@ -91,23 +92,32 @@ def _measured(order: Order) -> Found:
 
 
 def _report(claims: int, size: float, ours: Found, plain: Found | None, before: float) -> Report:
-    total = ours.load_s + ours.tables_s
-    whole = 0.0
-    if plain is not None:
-        whole = plain.load_s + plain.tables_s - plain.resampling_s
-        whole += plain.resampling_s / plain.resamples * ours.resamples
+    whole = None if plain is None else _extrapolated(plain, ours.resamples)
     return Report(
         claims=claims,
         store_mb=round(size, 1),
         ours=ours,
         plain=plain,
-        plain_extrapolated_s=round(whole, 1),
-        times_faster=round(whole / total, 1),
+        plain_extrapolated_s=None if whole is None else round(whole, 1),
+        times_faster=None if whole is None else round(whole / (ours.load_s + ours.tables_s), 1),
         agrees=plain is None or (_same(ours.oi, plain.oi) and _same(ours.rho, plain.rho)),
         holds=_holds(claims, ours),
         load_before=before,
         load_after=load(),
     )
+
+
+def _extrapolated(plain: Found, resamples: int) -> float:
+    """Return what all of the plain way would take with so many resamples."""
+    return plain.load_s + plain.tables_s - plain.resampling_s + plain.resampling_s / plain.resamples * resamples
+
+
+def promised(claims: int) -> str:
+    """Say what is promised for so many claims."""
+    most = f"under {MOST_MB / 1024:.0f} GB"
+    if claims <= PAPER_CLAIMS:
+        return f"within {MOST_S:.0f} s in all, shares within {MOST_RESAMPLING_S:g} s, {most}"
+    return f"within {MOST_LARGE_S:.0f} s in all, {most}"
 
 
 def _holds(claims: int, ours: Found) -> bool:
@@ -132,42 +142,3 @@ def _one_thread() -> Iterator[None]:
             os.environ.pop(name)
             if value is not None:
                 os.environ[name] = value
-
-
-@click.command("analysis")
-@click.option("--claims", type=click.IntRange(1), default=PAPER_CLAIMS, show_default=True, help="Judged claims, about.")
-@click.option("--plain-resamples", type=click.IntRange(0), default=PLAIN_RESAMPLES, show_default=True)
-@click.option("--folder", type=click.Path(file_okay=False, exists=True, path_type=Path), help="Where the store is put.")
-@click.option("--json", "as_json", type=click.Path(dir_okay=False, path_type=Path), help="Write every figure there.")
-def analysis_bench(claims: int, plain_resamples: int, folder: Path | None, as_json: Path | None) -> int:
-    """Make all tables of a sweep of the paper's size, on one core, beside plain pandas and scipy.
-
-    The store is made up from a seed and marked as simulated. --claims 10000000 takes some minutes and five gigabytes.
-    """
-    report = run_analysis(
-        claims=claims, plain_resamples=plain_resamples, folder=folder, told=lambda text: click.echo(text, err=True)
-    )
-    for line in described(report):
-        click.echo(line)
-    if as_json is not None:
-        as_json.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
-    return 0 if report.holds and report.agrees else 1
-
-
-def described(report: Report) -> Iterator[str]:
-    """Yield what a reader wants to know, a line each."""
-    ours, plain = report.ours, report.plain
-    yield f"{report.claims:,} claims, store of {report.store_mb:,.0f} MB, one core; processor seconds"
-    yield (
-        f"ours: read {ours.load_s:.2f}, all tables {ours.tables_s:.2f} with {ours.resamples:,} resamples,"
-        f" {ours.figures:,} intervals, peak {ours.peak_mb:,.0f} MB; resampling of shares alone {ours.resampling_s:.2f}"
-    )
-    if plain is not None:
-        yield (
-            f"plain pandas and scipy: read {plain.load_s:.2f}, core of the tables {plain.tables_s:.2f} with only"
-            f" {plain.resamples} resamples and {plain.figures} figures each; with {ours.resamples:,} about"
-            f" {report.plain_extrapolated_s:,.0f} (extrapolated), {report.times_faster:,.0f} times ours"
-        )
-        yield f"the same rates and correlations: {'yes' if report.agrees else 'NO'}"
-    busy = f"load {report.load_before:.1f} before, {report.load_after:.1f} after"
-    yield f"within what is promised: {'yes' if report.holds else 'NO'}; other work on the machine: {busy}"

@@ -153,7 +153,7 @@ def _kill_and_resume(
     order: Order, simulator: Running, kills: int, calls: int, rng: Random, told: Callable[[str], None]
 ) -> _Toll:
     """Let the sweep live and die until it has been killed `kills` times, then let it finish."""
-    toll, context, tail = _Toll(), _context(), Tail(simulator.bill)
+    toll, context, tail = _Toll(), fork_server(live.__module__), Tail(simulator.bill)
     share = MOST_SHARE * calls / (kills + 1)
     while True:
         began = time.monotonic()
@@ -167,7 +167,7 @@ def _kill_and_resume(
                 return toll
             _let_live(life, tail, rng, share)
         finally:
-            _kill(life)
+            end_life(life)
         if life.exitcode != -signal.SIGKILL:
             raise UserError(f"the sweep was over after {toll.kills} kills", mend="ask for more calls or fewer kills")
         toll.kills += 1
@@ -193,16 +193,17 @@ def _let_live(life: ForkServerProcess, tail: Tail, rng: Random, share: float) ->
     life.join(rng.random() * 0.02)
 
 
-def _kill(life: ForkServerProcess) -> None:
+def end_life(life: ForkServerProcess) -> None:
+    """Kill a process with -9, if it lives."""
     if life.exitcode is None and life.pid is not None:
         os.kill(life.pid, signal.SIGKILL)
     life.join()
 
 
-def _context() -> ForkServerContext:
-    """Return how lives are started: forked from a process that has imported everything and done nothing else."""
+def fork_server(module: str) -> ForkServerContext:
+    """Return how lives are started: forked from a process that has imported `module` and done nothing else."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([live.__module__])
+    context.set_forkserver_preload([module])
     return context
 
 

@@ -143,7 +143,7 @@ async def make_runner(
         scheduler=Scheduler(
             sweep=sweep.name,
             routes={ALIAS: route},
-            ledger=Ledger(caps, await store.spent(sweep)),
+            ledger=Ledger(caps, *await store.used(sweep)),
             policy=policy or RetryPolicy(),
             now=clock.now(),
         ),

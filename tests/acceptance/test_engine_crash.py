@@ -88,7 +88,7 @@ async def work(folder: Path, cap: int) -> None:
                 routes={
                     "m": Route("scripted/m-1", "scripted", PRICE, RateLimits(concurrency=CONCURRENCY, adaptive=False))
                 },
-                ledger=Ledger({SWEEP: Cap(nano=cap)}, await store.spent(sweep)),
+                ledger=Ledger({SWEEP: Cap(nano=cap)}, *await store.used(sweep)),
                 policy=RetryPolicy(),
                 now=clock.now(),
             ),

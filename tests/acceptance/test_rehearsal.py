@@ -45,6 +45,19 @@ def test_a_small_sweep_is_rehearsed(tmp_path: Path) -> None:
     assert verdict["money"]["matched"] == verdict["money"]["completions"] == verdict["requests"]
 
 
+def test_a_sweep_by_batch_is_rehearsed(tmp_path: Path) -> None:
+    """Batches where they pay, with oddities and kills: the same right answer, and nothing is charged twice by batch."""
+    text = SMALL.replace('"qwen3-8b"]', '"qwen3-8b", "gemini-3-flash", "qwen3.6-plus"]') + 'mode = "auto"\n'
+    done = rehearse(tmp_path, text, "--kills", "4", "--no-tables")
+    assert done.returncode == 0, done.stderr + done.stdout
+    verdict = json.loads((tmp_path / "verdict.json").read_text())["verdict"]
+    assert verdict["comparison"]["compared"] == {"judgement": 90, "self-audit": 90, "probe": 15, "memory": 40}
+    assert not verdict["comparison"]["different"]
+    assert verdict["money"]["matched"] == verdict["money"]["completions"] == verdict["requests"]
+    assert verdict["money"]["batched"] > verdict["requests"] // 3
+    assert verdict["money"]["batched_twice"] == 0
+
+
 def test_everything_that_a_rehearsal_prints_and_keeps_is_marked(tmp_path: Path) -> None:
     """Tables, store and verdict; and no real key is in any file."""
     text = SMALL.replace('stages = "all"', "").replace("personas = 3", 'personas = 1\nstages = ["task", "judge"]')

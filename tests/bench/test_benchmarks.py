@@ -13,7 +13,7 @@ from bench.cli import main
 from bench.reconcile import Reconciled, reconcile
 from bench.simulator.bill import Bill
 from bench.simulator.tail import Tail
-from bench.throughput import engine, kills, limits, scale
+from bench.throughput import batch, engine, kills, kills_batches, limits, scale
 from bench.throughput.lab import KEY, card_at, providers_at, question
 from bench.throughput.limits import Case, Kind
 from bench.throughput.loopback import base_url, serving
@@ -36,11 +36,11 @@ class Books:
             connection.execute("INSERT INTO run (id, sweep_id, manifest, pid, started_ms) VALUES (1, 1, '{}', 1, 0)")
         self._requests = 0
 
-    def charge(self, reply: int, nano: int, *, content: int = 1, fault: str = "") -> None:
+    def charge(self, reply: int, nano: int, *, content: int = 1, fault: str = "", batch: str = "") -> None:
         """Write one line on the bill."""
         self.bill.charge(
             at=1.0, provider="openai", model="m", content=f"{content:032x}", stage="task", usage=USAGE, nano=nano,
-            reply=f"{reply:024x}", fault=fault,
+            reply=f"{reply:024x}", fault=fault, batch=batch,
         )  # fmt: skip
 
     def answered(self, reply: int, nano: int) -> None:
@@ -152,6 +152,16 @@ def test_a_spoiled_answer_is_no_double_bill(books: Books) -> None:
     assert (found.spoiled, found.twice, found.cut_off, found.exact) == (1, 0, 0, True)
 
 
+def test_a_batch_has_no_spoiled_answers(books: Books) -> None:
+    """Its rows can be read again and again, so what is charged and not there was charged twice."""
+    books.charge(1, 100, batch="b")
+    books.charge(2, 100, fault="drop_after", batch="b")
+    books.answered(1, 100)
+    found = books.reconciled()
+    assert (found.spoiled, found.twice, found.batched, found.batched_twice) == (0, 1, 2, 1)
+    assert not found.exact
+
+
 def test_a_paid_answer_that_is_nowhere_is_absent(books: Books) -> None:
     """Its content has no answer at all."""
     books.charge(1, 70, content=9)
@@ -181,6 +191,44 @@ GOOD = kills.Report(
 def test_a_report_of_kills_holds_only_if_every_promise_does(changes: Mapping[str, object], holds: bool) -> None:
     """Each promise can break it alone."""
     assert msgspec.structs.replace(GOOD, **changes).holds is holds
+
+
+BATCHED = kills_batches.BatchReport(
+    calls=10, kills=2, aimed=1, steps=1, of_steps=50, completed=9, failed=1, unknown=1, lost=0, billed_twice=0,
+    billed_twice_nano=0, batches=3, dropped=0, expired=0, billed_nano=100, ledger_nano=150, assumed_nano=50,
+    charged_without_answer=1, exact=True, providers={}, reasons={}, life_s=1.0, seconds=1.0, load_before=0.0,
+    load_after=0.0,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "holds"),
+    [
+        pytest.param({}, True, id="as promised"),
+        pytest.param({"lost": 1}, False, id="a call is lost"),
+        pytest.param({"completed": 8}, False, id="the sum is wrong"),
+        pytest.param({"billed_twice": 1}, False, id="a call is billed twice"),
+        pytest.param({"charged_without_answer": 2}, False, id="a charge that no failure explains"),
+        pytest.param({"exact": False}, False, id="bill and ledger differ"),
+    ],
+)
+def test_a_report_of_kills_by_batch_holds_only_if_every_promise_does(
+    changes: Mapping[str, object], holds: bool
+) -> None:
+    """Each promise can break it alone."""
+    assert msgspec.structs.replace(BATCHED, **changes).holds is holds
+
+
+def test_batches_are_built_sent_and_settled_in_a_process_of_their_own(tmp_path: Path) -> None:
+    """Every part is measured, for a small batch and a larger one."""
+    report = batch.run_batch(requests=400, small=100, provider="openai", folder=tmp_path)
+    assert (report.small.requests, report.large.requests, report.large.batches) == (100, 400, 1)
+    for phase in (report.large.build, report.large.send, report.large.settle):
+        assert phase is not None
+        assert phase.cpu_s > 0
+        assert phase.per_cpu_s > 0
+    assert report.large.peak_mb >= report.large.before_mb > 0
+    assert report.large.busy_ms > 0
 
 
 def test_a_window_measures_between_two_counts() -> None:
@@ -243,6 +291,15 @@ def test_the_use_of_a_rate_limit_is_measured_at_the_bill(tmp_path: Path) -> None
     assert 0 < found.share < 1.05
     assert found.throttled == 0
     assert found.calls >= 40
+
+
+def test_two_processes_keep_to_one_limit_by_shares(tmp_path: Path) -> None:
+    """Each with a store of its own and half of the limit; together they use it, and nobody is told to slow down."""
+    case = Case(kind=Kind.REQUESTS, limit=1200, seconds=5, settle=2, processes=2)
+    found = limits.run_case(case, tmp_path / "case")
+    assert 0.5 < found.share < 1.05
+    assert found.throttled == 0
+    assert len(list((tmp_path / "case").glob(limits.STORES))) == 2
 
 
 @pytest.mark.parametrize("case", limits.cases(), ids=limits.describe)
