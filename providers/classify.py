@@ -89,6 +89,7 @@ TABLES: Final[Mapping[ErrorTable, Sequence[Rule]]] = MappingProxyType(
                 (),
                 ("specified api usage limits", "workspace api usage limits", "credit balance is too low"),
             ),
+            Rule(CONTENT, (400,), (), ("content filtering policy",)),
             Rule(TRANSIENT, (), ("overloaded_error", "api_error", "timeout_error")),
             Rule(GONE, (404,), ("not_found_error",), ("model:",)),
         ),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.local, pytest.mark.timeout(540)]
+pytestmark = [pytest.mark.local, pytest.mark.slow, pytest.mark.timeout(540)]
 
 SWEEP = """
 name = "kill"

@@ -67,6 +67,7 @@ ROWS = [
     (T.ANTHROPIC, 400, claude("invalid_request_error", "You have reached your specified API usage limits."), QUOTA),
     (T.ANTHROPIC, 400, claude("invalid_request_error", "You have reached your workspace API usage limits."), QUOTA),
     (T.ANTHROPIC, 400, claude("invalid_request_error", "Your credit balance is too low to go on."), QUOTA),
+    (T.ANTHROPIC, 400, claude("invalid_request_error", "Output blocked by content filtering policy"), CONTENT),
     (T.ANTHROPIC, 529, claude("overloaded_error"), TRANSIENT),
     (T.ANTHROPIC, 500, claude("api_error"), TRANSIENT),
     (T.ANTHROPIC, 504, claude("timeout_error"), TRANSIENT),
