@@ -166,7 +166,7 @@ class Lane:
 
     def settle(self, ticket: Ticket, usage: Usage, hints: RateHints | None, now: float) -> None:
         """Count an answered call out, correct the limits by what it used and learn from its headers."""
-        self._concurrency.succeed(now)
+        self._concurrency.succeed()
         actual = Cost(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens)
         self._buckets.correct(ticket.cost, actual, now)
         if hints is not None:
