@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from engine.batch.policy import BatchPolicy
 from engine.batch_script import BatchAnswer, BatchFaults, BatchScript, Job, Tally, decode, encode
 from engine.batching import (
     NOT_VISIBLE,
@@ -29,11 +30,12 @@ from engine.batching import (
 )
 from engine.errors import ErrorClass, ProviderError
 
-__all__ = ["LIMITS", "BatchAnswer", "BatchFaults", "BatchScript", "ScriptedBatches", "Tap"]
+__all__ = ["LIMITS", "QUICK", "BatchAnswer", "BatchFaults", "BatchScript", "ScriptedBatches", "Tap"]
 
 Tap = Callable[[str, bool], None]
 
 LIMITS: Final = BatchLimits(max_requests=1_000, max_bytes=10_000_000, window=86_400.0, results_kept=86_400.0)
+QUICK: Final = BatchPolicy(flush_after=60.0, first_poll=0.01, longest_poll=0.05, grace=0.2, results_patience=0.3)
 
 
 class _Made(msgspec.Struct):

@@ -4,6 +4,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
+import msgspec
+
 from engine.cell import Cell, Read, Reading, ReadingStatus
 from engine.errors import ProviderError
 from engine.lane import Leased, LeasedCell, Ticket
@@ -144,3 +146,8 @@ def make_cell(number: int, *, stage: str = "task", alias: str = "m", request: Re
 def make_cells(numbers: Iterable[int], *, stage: str = "task") -> list[Cell]:
     """Return several cells."""
     return [make_cell(number, stage=stage) for number in numbers]
+
+
+def batched(numbers: Iterable[int], *, stage: str = "task", alias: str = "m") -> list[Cell]:
+    """Return several cells that go by batch."""
+    return [msgspec.structs.replace(make_cell(number, stage=stage, alias=alias), batch=True) for number in numbers]

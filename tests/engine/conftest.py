@@ -1,13 +1,20 @@
 """A store to work on, and a desk from which a test plays one worker of a sweep."""
 
+import itertools
 import sqlite3
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
+from engine.batch.lane import BatchLane
+from engine.batch.policy import BatchPolicy
 from engine.batch.wiring import Batching
+from engine.batch_testing import LIMITS, QUICK, BatchFaults, BatchScript, ScriptedBatches
+from engine.batching import BatchLimits
 from engine.cell import Cell, Read, Reader, Reading, ReadingStatus
 from engine.clock import Clock, SystemClock
 from engine.errors import ErrorClass, ProviderError
@@ -20,6 +27,7 @@ from engine.progress import Progress
 from engine.provider import Provider
 from engine.request import Completion
 from engine.retry import RetryPolicy
+from engine.rows import BATCH_SUFFIX
 from engine.runner import Runner
 from engine.scheduler import Route, Scheduler
 from engine.state import State
@@ -27,6 +35,7 @@ from engine.store import Recovery, Store, Sweep
 from engine.testing import EchoReader, ScriptedProvider, make_completion, make_ticket
 
 LANE = "scripted/m-1"
+BATCHES = f"{LANE}{BATCH_SUFFIX}"
 
 
 class Desk:
@@ -223,6 +232,27 @@ class Rig:
                 return await runner.run(cells)
             finally:
                 self.last = runner.snapshot()
+
+    def by_batch(
+        self, *faults: BatchFaults, script: BatchScript = lambda request, times: "hi", policy: BatchPolicy = QUICK,
+        limits: BatchLimits = LIMITS, feeds: Mapping[str, frozenset[str]] | None = None,
+        kind: type[ScriptedBatches] = ScriptedBatches, **options: Any,
+    ) -> Any:  # fmt: skip
+        """Give the rig a batch API that outlives its runs; every run has its own lanes and token."""
+        provider = kind(script, now=time.time, limits=limits, faults=faults, **options)
+        runs = itertools.count()
+
+        def batching() -> Batching:
+            lane = BatchLane(BATCHES, provider="scripted", model="m-1", limits=provider.limits("m-1"), policy=policy)
+            return Batching(
+                providers={"scripted": provider}, lanes={BATCHES: lane}, prices=dict.fromkeys(self.aliases, self.price),
+                policy=policy, retry=RetryPolicy(failures=3, base=0.001),
+                leftovers={BATCHES: BATCHES if policy.leftovers == "batch" else LANE},
+                feeds=feeds or {}, folder=self.path.with_suffix(".batches"), run=f"run{next(runs)}",
+            )  # fmt: skip
+
+        self.batching = batching
+        return provider
 
     async def query(self, sql: str) -> list[tuple[object, ...]]:
         """Look into the store from outside."""

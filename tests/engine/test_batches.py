@@ -1,58 +1,25 @@
 """Whole runs by batch: a scripted batch API, a real store file, crashes between any two steps."""
 
 import asyncio
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from engine.batch.lane import BatchLane
-from engine.batch.policy import BatchPolicy
-from engine.batch.wiring import Batching
-from engine.batch_testing import LIMITS, BatchFaults, BatchScript, ScriptedBatches
-from engine.batching import QUEUE_FULL, BatchLimits, LineError, Unpaid
-from engine.cell import Cell
+from engine.batch_testing import LIMITS, QUICK, BatchFaults, ScriptedBatches
+from engine.batching import QUEUE_FULL, LineError, Unpaid
 from engine.errors import ErrorClass, ProviderError
 from engine.events import Outcome, StageCount
 from engine.ledger import Cap, Scope
 from engine.request import Completion, Request, request_key
-from engine.retry import RetryPolicy
-from engine.testing import EchoReader, make_cell, make_request
+from engine.testing import EchoReader, batched, make_cell, make_request
 
 Rig = Any
 LANE = "scripted/m-1 (batch)"
 SWEEP = Scope("sweep", "s")
 PAID = 7_000
-QUICK = BatchPolicy(flush_after=60.0, first_poll=0.01, longest_poll=0.05, grace=0.2, results_patience=0.3)
-
-
-def batched(numbers: range, *, stage: str = "task") -> list[Cell]:
-    """Cells that go by batch."""
-    return [msgspec.structs.replace(make_cell(number, stage=stage), batch=True) for number in numbers]
-
-
-def desk(
-    rig: Rig, *faults: BatchFaults, script: BatchScript = lambda request, times: "hi", policy: BatchPolicy = QUICK,
-    limits: BatchLimits = LIMITS, feeds: Mapping[str, frozenset[str]] | None = None, **options: Any,
-) -> ScriptedBatches:  # fmt: skip
-    """Give a rig a batch API that outlives its runs; every run has its own lanes and token."""
-    provider = ScriptedBatches(script, now=time.time, limits=limits, faults=faults, **options)
-    runs = iter(range(1_000))
-
-    def batching() -> Batching:
-        lane = BatchLane(LANE, provider="scripted", model="m-1", limits=provider.limits("m-1"), policy=policy)
-        return Batching(
-            providers={"scripted": provider}, lanes={LANE: lane}, prices=dict.fromkeys("mno", rig.price), policy=policy,
-            retry=RetryPolicy(failures=3, base=0.001),
-            leftovers={LANE: LANE if policy.leftovers == "batch" else "scripted/m-1"},
-            feeds=feeds or {}, folder=rig.path.with_suffix(".batches"), run=f"run{next(runs)}",
-        )  # fmt: skip
-
-    rig.batching = batching
-    return provider
 
 
 def paid_once(provider: ScriptedBatches) -> bool:
@@ -65,7 +32,7 @@ def paid_once(provider: ScriptedBatches) -> bool:
 
 async def test_a_sweep_goes_by_batch_and_is_read(rig: Rig) -> None:
     """One create call, an answer for every request, and the books agree."""
-    provider = desk(rig)
+    provider = rig.by_batch()
     assert await rig.run(batched(range(50))) is Outcome.COMPLETE
     assert await rig.states() == {"read": 50}
     assert (provider.calls["create"], len(provider.bill), await rig.spent()) == (1, 50, 50 * PAID)
@@ -75,7 +42,7 @@ async def test_a_sweep_goes_by_batch_and_is_read(rig: Rig) -> None:
 
 async def test_files_are_cleaned_up_here_and_there(rig: Rig) -> None:
     """A finished batch leaves only its rows."""
-    provider = desk(rig)
+    provider = rig.by_batch()
     await rig.run(batched(range(5)))
     assert provider.files == {}
     assert [path for path in rig.path.with_suffix(".batches").rglob("*") if path.is_file()] == []
@@ -84,14 +51,14 @@ async def test_files_are_cleaned_up_here_and_there(rig: Rig) -> None:
 
 async def test_more_than_a_batch_holds_goes_into_several(rig: Rig) -> None:
     """The provider's count is kept to."""
-    provider = desk(rig, limits=msgspec.structs.replace(LIMITS, max_requests=20))
+    provider = rig.by_batch(limits=msgspec.structs.replace(LIMITS, max_requests=20))
     assert await rig.run(batched(range(50))) is Outcome.COMPLETE
     assert sorted(size for _, size in provider.created) == [10, 20, 20]
 
 
 async def test_a_batch_keeps_to_the_providers_bytes(rig: Rig) -> None:
     """Bytes are those of the lines, ends included."""
-    provider = desk(rig, limits=msgspec.structs.replace(LIMITS, max_bytes=2_000))
+    provider = rig.by_batch(limits=msgspec.structs.replace(LIMITS, max_bytes=2_000))
     assert await rig.run(batched(range(50))) is Outcome.COMPLETE
     assert len(provider.created) > 2
     assert paid_once(provider)
@@ -100,7 +67,7 @@ async def test_a_batch_keeps_to_the_providers_bytes(rig: Rig) -> None:
 
 async def test_batches_and_calls_go_side_by_side(rig: Rig) -> None:
     """Each request goes the way of its lane."""
-    provider = desk(rig)
+    provider = rig.by_batch()
     cells = [*batched(range(10)), *(make_cell(number, stage="probe") for number in range(10))]
     assert await rig.run(cells) is Outcome.COMPLETE
     assert (len(provider.bill), len(rig.calls)) == (10, 10)
@@ -108,7 +75,9 @@ async def test_batches_and_calls_go_side_by_side(rig: Rig) -> None:
 
 async def test_dependent_stages_go_in_waves(rig: Rig) -> None:
     """Judgements are sent together once no task can bring another."""
-    provider = desk(rig, limits=msgspec.structs.replace(LIMITS, max_requests=20), feeds={"judge": frozenset({"task"})})
+    provider = rig.by_batch(
+        limits=msgspec.structs.replace(LIMITS, max_requests=20), feeds={"judge": frozenset({"task"})}
+    )
     rig.reader = EchoReader(
         lambda stage, coords, completion: (
             batched(range(n := number(coords), n + 1), stage="judge") if stage == "task" else []
@@ -127,7 +96,7 @@ def number(coords: bytes) -> int:
 async def test_what_waits_long_enough_goes_although_more_may_come(rig: Rig) -> None:
     """A slow upstream does not hold a batch back for ever."""
     policy = msgspec.structs.replace(QUICK, flush_after=0.0)
-    provider = desk(rig, policy=policy, feeds={"task": frozenset({"probe"})})
+    provider = rig.by_batch(policy=policy, feeds={"task": frozenset({"probe"})})
     rig.provider._latency = 0.3
     await rig.run([*batched(range(3)), make_cell(9, stage="probe")])
     assert [size for _, size in provider.created] == [3]
@@ -139,7 +108,7 @@ async def test_what_waits_long_enough_goes_although_more_may_come(rig: Rig) -> N
 async def test_a_cap_withholds_what_it_cannot_hold(rig: Rig) -> None:
     """The rest stays planned, and goes once the cap is raised."""
     worst = rig.price.output // 1_000_000 * 100
-    desk(rig)
+    rig.by_batch()
     rig.caps = {SWEEP: Cap(nano=3 * worst)}
     assert await rig.run(batched(range(50))) is Outcome.BUDGET
     first = await rig.states()
@@ -152,7 +121,7 @@ async def test_a_cap_withholds_what_it_cannot_hold(rig: Rig) -> None:
 
 async def test_what_is_under_way_counts_against_the_cap_of_the_next_run(rig: Rig) -> None:
     """A batch that a killed run left at the provider keeps its reservation."""
-    provider = desk(rig, polls=10_000)
+    provider = rig.by_batch(polls=10_000)
     rig.started = lambda runner: stop_when(runner, lambda: bool(provider.created))
     assert await rig.run(batched(range(10))) is Outcome.INTERRUPTED
     held = await rig.spent()
@@ -206,7 +175,7 @@ async def test_every_request_is_answered_and_paid_once_whatever_happens(
     monkeypatch.setattr("engine.batch.submission.FIRST_PAUSE", 0.01)
     monkeypatch.setattr("engine.batch.lane.FIRST_WAIT", 0.05)
     monkeypatch.setattr("engine.batch.conductor.DOWNLOAD_PAUSE", 0.02)
-    provider = desk(rig, faults)
+    provider = rig.by_batch(faults)
     assert await rig.run(batched(range(20))) is Outcome.COMPLETE
     assert await rig.states() == {"read": 20}
     assert paid_once(provider)
@@ -216,7 +185,7 @@ async def test_every_request_is_answered_and_paid_once_whatever_happens(
 
 async def test_a_request_without_a_row_fails_with_a_reason_and_is_not_sent_again(rig: Rig) -> None:
     """It may have run: whoever sends it again may pay twice."""
-    provider = desk(rig, BatchFaults(missing_rows=3))
+    provider = rig.by_batch(BatchFaults(missing_rows=3))
     assert await rig.run(batched(range(10))) is Outcome.INCOMPLETE
     assert await rig.states() == {"read": 7, "failed": 3}
     assert paid_once(provider)
@@ -226,7 +195,7 @@ async def test_a_request_without_a_row_fails_with_a_reason_and_is_not_sent_again
 
 async def test_a_request_without_a_row_goes_again_where_the_provider_says_that_it_did_not_run(rig: Rig) -> None:
     """Some providers say that what an ended batch lacks was not run."""
-    desk(rig, BatchFaults(unpaid_rest=True), script=lambda request, times: None)
+    rig.by_batch(BatchFaults(unpaid_rest=True), script=lambda request, times: None)
     assert await rig.run(batched(range(10))) is Outcome.COMPLETE
     assert await rig.states() == {"read": 10}
     assert len(rig.calls) == 10
@@ -235,7 +204,7 @@ async def test_a_request_without_a_row_goes_again_where_the_provider_says_that_i
 async def test_a_line_that_sinks_the_batch_fails_alone(rig: Rig) -> None:
     """The others go again without it."""
     culprit = LineError(code="invalid", message="line 3 is wrong", line=3)
-    provider = desk(rig, BatchFaults(fails=(culprit,)))
+    provider = rig.by_batch(BatchFaults(fails=(culprit,)))
     assert await rig.run(batched(range(10))) is Outcome.INCOMPLETE
     assert await rig.states() == {"read": 9, "failed": 1}
     assert [size for _, size in provider.created] == [10, 9]
@@ -249,7 +218,7 @@ async def test_rows_with_errors_are_classified(rig: Rig) -> None:
         kind = kinds.get(int(request.messages[0].content.split()[-1]))
         return ProviderError(kind, "trouble") if kind else "hi"
 
-    desk(rig, script=script)
+    rig.by_batch(script=script)
     assert await rig.run(batched(range(10))) is Outcome.INCOMPLETE
     assert await rig.states() == {"read": 9, "failed": 1}
     assert sorted(rig.calls) == ["task 1", "task 2"]
@@ -257,7 +226,7 @@ async def test_rows_with_errors_are_classified(rig: Rig) -> None:
 
 async def test_leftovers_go_by_batch_where_the_user_wants_it(rig: Rig) -> None:
     """An expired batch's rest goes into another one."""
-    provider = desk(rig, BatchFaults(expires=4), policy=msgspec.structs.replace(QUICK, leftovers="batch"))
+    provider = rig.by_batch(BatchFaults(expires=4), policy=msgspec.structs.replace(QUICK, leftovers="batch"))
     assert await rig.run(batched(range(10))) is Outcome.COMPLETE
     assert [size for _, size in provider.created] == [10, 6]
     assert rig.calls == []
@@ -266,7 +235,7 @@ async def test_leftovers_go_by_batch_where_the_user_wants_it(rig: Rig) -> None:
 async def test_a_batch_that_is_late_is_cancelled_and_its_rest_sent_again(rig: Rig) -> None:
     """What it had finished is kept."""
     policy = msgspec.structs.replace(QUICK, deadline=0.1)
-    provider = desk(rig, BatchFaults(stuck=True), policy=policy, polls=1_000)
+    provider = rig.by_batch(BatchFaults(stuck=True), policy=policy, polls=1_000)
     assert await rig.run(batched(range(10))) is Outcome.COMPLETE
     assert provider.calls["cancel"] == 1
     assert len(provider.bill) + len(rig.calls) == 10
@@ -275,7 +244,7 @@ async def test_a_batch_that_is_late_is_cancelled_and_its_rest_sent_again(rig: Ri
 async def test_a_provider_without_quota_stops_and_its_batch_is_kept(rig: Rig) -> None:
     """The next run submits the same file."""
     error = ProviderError(ErrorClass.QUOTA, "no money", status=402)
-    provider = desk(rig, BatchFaults(create_refused=error))
+    provider = rig.by_batch(BatchFaults(create_refused=error))
     assert await rig.run(batched(range(10))) is Outcome.STOPPED
     assert await rig.query("SELECT stage FROM batch") == [("uploaded",)]
     assert await rig.run(batched(range(10))) is Outcome.COMPLETE
@@ -288,7 +257,7 @@ async def test_a_full_queue_makes_the_batch_smaller_when_nothing_of_ours_is_in_i
     """Twice refused, a batch is formed anew with half of its requests."""
     monkeypatch.setattr("engine.batch.lane.FIRST_WAIT", 0.02)
     full = ProviderError(ErrorClass.RATE, "full", status=429, code=QUEUE_FULL)
-    provider = desk(rig, BatchFaults(create_refused=full), BatchFaults(create_refused=full))
+    provider = rig.by_batch(BatchFaults(create_refused=full), BatchFaults(create_refused=full))
     assert await rig.run(batched(range(20))) is Outcome.COMPLETE
     assert [size for _, size in provider.created] == [10, 10]
 
@@ -296,8 +265,8 @@ async def test_a_full_queue_makes_the_batch_smaller_when_nothing_of_ours_is_in_i
 async def test_without_markers_only_one_submission_is_in_doubt_at_a_time(rig: Rig) -> None:
     """The second create waits until the first one's fate is known."""
     limits = msgspec.structs.replace(LIMITS, max_requests=10)
-    provider = desk(
-        rig, BatchFaults(create_lost_after=True, list_lag=2), limits=limits, has_marker=False, tap=ending(rig)
+    provider = rig.by_batch(
+        BatchFaults(create_lost_after=True, list_lag=2), limits=limits, has_marker=False, tap=ending(rig)
     )
     assert await rig.run(batched(range(20))) is Outcome.COMPLETE
     assert paid_once(provider)
@@ -306,7 +275,7 @@ async def test_without_markers_only_one_submission_is_in_doubt_at_a_time(rig: Ri
 
 async def test_a_line_that_cannot_be_written_fails_before_anything_is_sent(rig: Rig) -> None:
     """One bad line cannot sink a batch."""
-    provider = desk(rig, limits=msgspec.structs.replace(LIMITS, max_line_bytes=400))
+    provider = rig.by_batch(limits=msgspec.structs.replace(LIMITS, max_line_bytes=400))
     long = make_cell(99, request=make_request("x" * 1_000))
     assert await rig.run([*batched(range(5)), msgspec.structs.replace(long, batch=True)]) is Outcome.INCOMPLETE
     assert await rig.states() == {"read": 5, "failed": 1}
@@ -351,7 +320,7 @@ async def test_a_crash_at_any_step_loses_nothing_and_pays_nothing_twice(
             crashed = True
             raise Crash
 
-    provider = desk(rig, has_marker=has_marker, tap=tap)
+    provider = rig.by_batch(has_marker=has_marker, tap=tap)
     with pytest.raises(Crash):
         await rig.run(batched(range(20)))
     assert await rig.run(batched(range(20))) is Outcome.COMPLETE
@@ -364,7 +333,7 @@ async def test_a_crash_at_any_step_loses_nothing_and_pays_nothing_twice(
 
 async def test_a_batch_that_was_being_built_at_the_crash_is_built_again(rig: Rig) -> None:
     """Nothing of it had been sent."""
-    provider = desk(rig)
+    provider = rig.by_batch()
     encode = provider.encode_line
     provider.encode_line = lambda line: (_ for _ in ()).throw(Crash)  # type: ignore[method-assign]
     with pytest.raises(Crash):
@@ -377,7 +346,7 @@ async def test_a_batch_that_was_being_built_at_the_crash_is_built_again(rig: Rig
 
 async def test_results_read_in_part_before_a_crash_are_not_read_twice(rig: Rig) -> None:
     """A line that has an outcome is passed over."""
-    provider = desk(rig)
+    provider = rig.by_batch()
     rows = provider.rows
     crashed = False
 
@@ -398,7 +367,7 @@ async def test_results_read_in_part_before_a_crash_are_not_read_twice(rig: Rig) 
 
 async def test_a_stopped_run_leaves_its_batch_at_the_provider(rig: Rig) -> None:
     """The next run goes on with it and creates nothing."""
-    provider = desk(rig, polls=10_000)
+    provider = rig.by_batch(polls=10_000)
     rig.started = lambda runner: stop_when(runner, lambda: bool(provider.created))
     assert await rig.run(batched(range(10))) is Outcome.INTERRUPTED
     assert await rig.query("SELECT stage FROM batch") == [("open",)]
@@ -416,7 +385,7 @@ def charged(provider: ScriptedBatches, request: Request) -> int:
 async def test_an_answer_comes_out_as_it_went_in(rig: Rig) -> None:
     """Text and usage are those of the row."""
     seen: list[Completion] = []
-    desk(rig, script=lambda request, times: f"answer to {request.messages[0].content}")
+    rig.by_batch(script=lambda request, times: f"answer to {request.messages[0].content}")
     rig.reader = EchoReader(lambda stage, coords, completion: seen.append(completion) or [])  # type: ignore[func-returns-value]
     await rig.run(batched(range(3)))
     assert sorted(completion.text for completion in seen) == [f"answer to task {n}" for n in range(3)]
@@ -424,8 +393,7 @@ async def test_an_answer_comes_out_as_it_went_in(rig: Rig) -> None:
 
 async def test_expired_again_and_again_a_request_fails(rig: Rig) -> None:
     """Patience is bounded."""
-    desk(
-        rig, script=lambda request, times: Unpaid.EXPIRED, policy=msgspec.structs.replace(QUICK, leftovers="batch")
+    rig.by_batch(script=lambda request, times: Unpaid.EXPIRED, policy=msgspec.structs.replace(QUICK, leftovers="batch")
     )  # fmt: skip
     assert await rig.run(batched(range(2))) is Outcome.INCOMPLETE
     assert await rig.states() == {"failed": 2}
@@ -433,7 +401,7 @@ async def test_expired_again_and_again_a_request_fails(rig: Rig) -> None:
 
 async def test_an_input_that_the_provider_threw_away_is_uploaded_again(rig: Rig) -> None:
     """A run that goes on much later finds its file gone."""
-    provider = desk(rig, BatchFaults(create_refused=ProviderError(ErrorClass.QUOTA, "no money", status=402)))
+    provider = rig.by_batch(BatchFaults(create_refused=ProviderError(ErrorClass.QUOTA, "no money", status=402)))
     assert await rig.run(batched(range(5))) is Outcome.STOPPED
     provider.files.clear()
     provider.plague(BatchFaults(create_refused=ProviderError(ErrorClass.BAD_REQUEST, "no such file", status=400)))
@@ -443,7 +411,7 @@ async def test_an_input_that_the_provider_threw_away_is_uploaded_again(rig: Rig)
 
 async def test_a_provider_that_refuses_batches_stops_and_fails_no_request(rig: Rig) -> None:
     """A refusal of the whole is not the requests' fault."""
-    desk(rig, BatchFaults(create_refused=ProviderError(ErrorClass.BAD_REQUEST, "no batches for you", status=400)))
+    rig.by_batch(BatchFaults(create_refused=ProviderError(ErrorClass.BAD_REQUEST, "no batches for you", status=400)))
     assert await rig.run(batched(range(5))) is Outcome.STOPPED
     assert set(await rig.states()) <= {"sent", "planned"}
     assert any("no batches for you" in text for text in rig.told("provider_stopped"))
@@ -451,7 +419,7 @@ async def test_a_provider_that_refuses_batches_stops_and_fails_no_request(rig: R
 
 async def test_an_upload_that_was_not_recorded_is_deleted(rig: Rig) -> None:
     """The crash came between the upload and its record."""
-    provider = desk(rig)
+    provider = rig.by_batch()
     provider.tap = crash_once(("upload", True))
     with pytest.raises(Crash):
         await rig.run(batched(range(5)))
