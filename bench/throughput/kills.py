@@ -17,8 +17,8 @@ import signal
 import sqlite3
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from random import Random
@@ -128,11 +128,8 @@ def run_kills(
         UserError: the sweep got stuck, or was over before it could be killed so often.
     """
     before, started = load(), time.monotonic()
-    place = Path(tempfile.mkdtemp(prefix="mirage-bench-", dir=folder))
-    settings = place / "simulator.toml"
-    settings.write_text(_settings(), encoding="utf-8")
-    try:
-        with running(place / "simulator", config=settings, seed=seed) as simulator:
+    with scene(_settings(), folder=folder) as (place, config):
+        with running(place / "simulator", config=config, seed=seed) as simulator:
             order = Order(
                 store=str(place / "store.sqlite"),
                 base_url=simulator.url("openai"),
@@ -142,6 +139,16 @@ def run_kills(
             rng = Random(seed)  # noqa: S311 - where to kill, not secrets
             toll = _kill_and_resume(order, simulator, kills, calls, rng, told)
         return _judge(order, simulator.bill, toll, time.monotonic() - started, before)
+
+
+@contextmanager
+def scene(settings: str, *, folder: Path | None) -> Iterator[tuple[Path, Path]]:
+    """Make a folder, with the simulator's settings in a file there; the folder is gone afterwards."""
+    place = Path(tempfile.mkdtemp(prefix="mirage-bench-", dir=folder))
+    config = place / "simulator.toml"
+    config.write_text(settings, encoding="utf-8")
+    try:
+        yield place, config
     finally:
         shutil.rmtree(place)
 

@@ -10,10 +10,8 @@ paid for among them. It survives the kills and keeps the bill. At the end:
 * failed: calls that failed for any reason, these included.
 """
 
-import shutil
 import signal
 import sqlite3
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -36,7 +34,7 @@ from bench.simulator.rehearsal import TAILS, price_settings
 from bench.simulator.tail import Tail
 from bench.throughput.batched import MODELS, batches_at, cards_at
 from bench.throughput.killed_batches import STOPPED, Aim, Order, live
-from bench.throughput.kills import FAULTS, end_life, fork_server
+from bench.throughput.kills import FAULTS, end_life, fork_server, scene
 from bench.throughput.lab import SWEEP
 from bench.throughput.process import load
 from engine.batching import BatchLine
@@ -163,11 +161,8 @@ def run_batch_kills(
         UserError: the sweep got stuck, or was over before it could be killed so often.
     """
     before, started = load(), time.monotonic()
-    place = Path(tempfile.mkdtemp(prefix="mirage-bench-", dir=folder))
-    settings = place / "simulator.toml"
-    settings.write_text(_settings(), encoding="utf-8")
-    try:
-        with running(place / "simulator", config=settings, seed=seed) as simulator:
+    with scene(_settings(), folder=folder) as (place, config):
+        with running(place / "simulator", config=config, seed=seed) as simulator:
             order = Order(
                 store=str(place / "store.sqlite"),
                 addresses={name: simulator.url(name) + TAILS.get(name, "") for name in MODELS},
@@ -178,8 +173,6 @@ def run_batch_kills(
             rng = Random(seed)  # noqa: S311 - where to kill, not secrets
             toll = _Killing(order, simulator, kills, calls, rng, told).go()
         return _judge(order, simulator.bill, toll, time.monotonic() - started, before)
-    finally:
-        shutil.rmtree(place)
 
 
 class _Killing:
