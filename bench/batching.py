@@ -9,9 +9,9 @@ from bench.manifest import Manifest, modes_of
 from bench.modes import Mode
 from bench.sweepfile import LoadedFile, batch_policy
 from engine.batch.lane import BatchLane
+from engine.batch.provider import BatchProvider
 from engine.batch.store import BatchStore
 from engine.batch.wiring import Batching
-from engine.batching import BatchProvider
 from engine.money import FREE
 from engine.retry import RetryPolicy
 from engine.rows import BATCH_SUFFIX

@@ -30,11 +30,11 @@ from bench.sweepfile import (
     parse_sweep,
 )
 from engine.batch.conductor import Upstream
+from engine.batch.provider import NOT_VISIBLE, BatchProvider, BatchState, RemoteBatch
 from engine.batch.records import Batch
 from engine.batch.stage import LIVE, Stage, Step
 from engine.batch.store import BatchStore
 from engine.batch.wiring import Run, build_conductor
-from engine.batching import NOT_VISIBLE, BatchProvider, BatchState, RemoteBatch
 from engine.clock import SystemClock
 from engine.database import explained, open_reader
 from engine.errors import ProviderError, UserError

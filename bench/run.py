@@ -17,7 +17,7 @@ from bench.design import build_design, composer
 from bench.localmodel import check_local, engine_settings
 from bench.manifest import Manifest, build_manifest, check_unchanged, modes_changed, modes_of, plan_hash
 from bench.sweepfile import LimitTable, LoadedFile, LoadedSweep, batch_policy, caps
-from engine.batching import BatchProvider
+from engine.batch.provider import BatchProvider
 from engine.cell import Cell, Reader
 from engine.clock import SystemClock
 from engine.errors import UserError

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import msgspec
 import orjson
 
-from engine.batching import BatchLimits, BatchLine, BatchState, Marker, RemoteBatch, Row, Shard, Unpaid
+from engine.batch.provider import BatchLimits, BatchLine, BatchState, Marker, RemoteBatch, Row, Shard, Unpaid
 from engine.errors import ProviderError
 from engine.request import Completion, Message, Request, Role
 from providers import anthropic
@@ -122,7 +122,7 @@ _error: Final = msgspec.json.Decoder(_Error, strict=False)
 
 
 class AnthropicBatches:
-    """Implements `engine.batching.BatchProvider` for one account; `dialects` is by model, at least one."""
+    """Implements `engine.batch.provider.BatchProvider` for one account; `dialects` is by model, at least one."""
 
     def __init__(self, link: BatchLink, *, dialects: Mapping[str, Dialect]) -> None:
         self._link, self._dialects = link, dict(dialects)

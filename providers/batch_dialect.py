@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from engine.batching import BatchLimits
+from engine.batch.provider import BatchLimits
 from providers.classify import ErrorTable
 
 MB: Final = 1_000_000

@@ -13,7 +13,7 @@ from typing import BinaryIO, Final, TypeVar
 import msgspec
 import orjson
 
-from engine.batching import read_marker
+from engine.batch.provider import read_marker
 from engine.errors import ErrorClass, ProviderError, UserError
 from providers.batch_rows import LONGEST_LINE
 

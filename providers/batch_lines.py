@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from engine.batching import CUSTOM_ID, BatchLimits, BatchLine
+from engine.batch.provider import CUSTOM_ID, BatchLimits, BatchLine
 from engine.errors import ErrorClass, ProviderError
 from engine.request import Decoding, Message, Request
 from providers.errorbody import safe_line

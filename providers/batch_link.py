@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt, wait_random_exponential
 
-from engine.batching import NOT_VISIBLE, QUEUE_FULL, RESULTS_NOT_READY
+from engine.batch.provider import NOT_VISIBLE, QUEUE_FULL, RESULTS_NOT_READY
 from engine.errors import ErrorClass, ProviderError
 from providers.adapter import KEY_HINT
 from providers.batch_files import PIECE, TRUNCATED, Expected, Writer, open_part, put_in_place, truncated, whole_lines

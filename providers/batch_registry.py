@@ -6,7 +6,7 @@ from typing import Final
 
 import httpx
 
-from engine.batching import BatchProvider
+from engine.batch.provider import BatchProvider
 from providers.anthropic_batch import AnthropicBatches
 from providers.batch_dialect import BATCH_DIALECTS
 from providers.batch_link import BatchLink

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from engine.batching import Row
+from engine.batch.provider import Row
 from engine.errors import ErrorClass, ProviderError
 from providers.classify import ErrorTable, classify
 from providers.dialect import Dialect

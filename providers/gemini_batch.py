@@ -17,7 +17,7 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from engine.batching import BatchLimits, BatchLine, BatchState, LineError, Marker, RemoteBatch, Row, Shard
+from engine.batch.provider import BatchLimits, BatchLine, BatchState, LineError, Marker, RemoteBatch, Row, Shard
 from engine.errors import ErrorClass, ProviderError
 from providers.batch_files import Expected, carries_run, file_size, pieces, results_file
 from providers.batch_lines import LineWriter
@@ -112,7 +112,7 @@ _page: Final = msgspec.json.Decoder(_Page, strict=False)
 
 
 class GeminiBatches:
-    """Implements `engine.batching.BatchProvider` for one account.
+    """Implements `engine.batch.provider.BatchProvider` for one account.
 
     Args:
         dialects: of the single-call adapter, by model; at least one.

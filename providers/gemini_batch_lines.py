@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 import orjson
 
-from engine.batching import Row
+from engine.batch.provider import Row
 from engine.errors import ProviderError
 from engine.request import Completion, Message, Request, Role
 from providers import gemini

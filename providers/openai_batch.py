@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from engine.batching import (
+from engine.batch.provider import (
     QUEUE_FULL,
     BatchLimits,
     BatchLine,
@@ -104,7 +104,7 @@ _string: Final = msgspec.json.Decoder(str | None)
 
 
 class OpenAIBatches:
-    """Implements `engine.batching.BatchProvider` for one account.
+    """Implements `engine.batch.provider.BatchProvider` for one account.
 
     Args:
         dialects: of the chat adapter, by model; at least one.

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 import orjson
 
-from engine.batching import Row, Unpaid
+from engine.batch.provider import Row, Unpaid
 from engine.errors import ErrorClass, ProviderError
 from engine.request import Completion, Message, Request, Role
 from providers import openai

@@ -15,8 +15,8 @@ import msgspec
 from bench.throughput.lab import CAP, KEY, KEY_ENV, NEXT_STAGE, STAGE, SWEEP, SYSTEM
 from engine.batch.lane import BatchLane
 from engine.batch.policy import BatchPolicy
+from engine.batch.provider import BatchProvider
 from engine.batch.wiring import Batching
-from engine.batching import BatchProvider
 from engine.cell import Cell, Read, Reader, Reading, ReadingStatus
 from engine.clock import SystemClock
 from engine.events import Listener

@@ -20,7 +20,7 @@ from bench.loop import run_loop
 from bench.throughput.batched import batches_at, cards_at, make_batch_runner, questions
 from bench.throughput.lab import register
 from engine.batch.policy import BatchPolicy
-from engine.batching import BatchLimits, BatchLine, BatchProvider, Marker, RemoteBatch, Row, Shard
+from engine.batch.provider import BatchLimits, BatchLine, BatchProvider, Marker, RemoteBatch, Row, Shard
 from engine.clock import SystemClock
 from engine.events import Outcome
 from engine.retry import RetryPolicy

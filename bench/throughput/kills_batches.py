@@ -37,7 +37,7 @@ from bench.throughput.killed_batches import STOPPED, Aim, Order, live
 from bench.throughput.kills import FAULTS, end_life, fork_server, scene
 from bench.throughput.lab import SWEEP
 from bench.throughput.process import load
-from engine.batching import BatchLine
+from engine.batch.provider import BatchLine
 from engine.codec import Codec
 from engine.errors import UserError
 from engine.status import Status, read_status

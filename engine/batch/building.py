@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import IO, Final, NamedTuple
 
 from engine.batch.lane import BatchLane, Room
+from engine.batch.provider import BatchLine, BatchProvider, Marker
 from engine.batch.records import Batch, Candidate
 from engine.batch.stage import Step
 from engine.batch.store import BEGINNING, BatchStore
-from engine.batching import BatchLine, BatchProvider, Marker
 from engine.clock import Clock
 from engine.codec import Codec
 from engine.errors import BudgetExhausted, ErrorClass, ProviderError

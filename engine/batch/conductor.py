@@ -17,12 +17,12 @@ from engine.batch.building import Builder, Purse, folder_of
 from engine.batch.harvesting import Harvester
 from engine.batch.lane import BatchLane, Waiting
 from engine.batch.policy import BatchPolicy
+from engine.batch.provider import BatchProvider, BatchState, LineError, RemoteBatch
 from engine.batch.records import Batch
 from engine.batch.settling import Settler
 from engine.batch.stage import Stage, Step
 from engine.batch.store import BatchStore
 from engine.batch.submission import Dropped, Stopped, Submission, load_of
-from engine.batching import BatchProvider, BatchState, LineError, RemoteBatch
 from engine.clock import Clock
 from engine.errors import ErrorClass, ProviderError, StoreError, UserError
 from engine.events import BatchView, Level

@@ -11,11 +11,11 @@ from typing import Final, NamedTuple
 
 from engine.batch.building import INPUT, folder_of
 from engine.batch.policy import BatchPolicy
+from engine.batch.provider import NOT_VISIBLE, RESULTS_NOT_READY, BatchProvider, Unpaid
 from engine.batch.records import Batch
 from engine.batch.settling import Harvest, Settler
 from engine.batch.store import BatchStore
 from engine.batch.submission import Stopped
-from engine.batching import NOT_VISIBLE, RESULTS_NOT_READY, BatchProvider, Unpaid
 from engine.clock import Clock
 from engine.errors import ErrorClass, ProviderError
 from engine.events import Level

@@ -8,7 +8,7 @@ full makes the lane wait, and a queue that is full although nothing of ours is i
 from typing import Final, NamedTuple
 
 from engine.batch.policy import BatchPolicy
-from engine.batching import BatchLimits
+from engine.batch.provider import BatchLimits
 
 FIRST_WAIT: Final = 30.0
 WAIT_POLLS: Final = 6

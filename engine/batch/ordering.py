@@ -11,7 +11,7 @@ from heapq import merge
 from pathlib import Path
 from typing import Final
 
-from engine.batching import Marker
+from engine.batch.provider import Marker
 
 SUFFIX: Final = ".ordered"
 LONGEST_LINE: Final = 64 << 20

@@ -2,8 +2,8 @@
 
 import msgspec
 
+from engine.batch.provider import Marker, RemoteBatch, read_marker
 from engine.batch.stage import Stage
-from engine.batching import Marker, RemoteBatch, read_marker
 from engine.lane import LeasedCell
 from engine.ledger import Amount
 from engine.retry import Tries

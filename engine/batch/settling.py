@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 
 from engine.batch.building import Purse
 from engine.batch.ordering import in_order
+from engine.batch.provider import BatchProvider, Row, Unpaid
 from engine.batch.records import Batch, OpenLine
 from engine.batch.store import BatchStore
-from engine.batching import BatchProvider, Row, Unpaid
 from engine.cell import Read
 from engine.clock import Clock
 from engine.codec import Codec

@@ -7,9 +7,9 @@ from typing import Any, Final
 import msgspec
 
 from engine.batch.lane import Waiting
+from engine.batch.provider import RemoteBatch
 from engine.batch.records import Batch, Candidate, OpenLine, Share
 from engine.batch.stage import Stage, Step, step
-from engine.batching import RemoteBatch
 from engine.errors import ErrorClass, StoreError
 from engine.lane import LeasedCell
 from engine.ledger import Amount

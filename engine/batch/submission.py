@@ -12,10 +12,10 @@ from typing import Final, NamedTuple
 from engine.batch.building import INPUT, folder_of
 from engine.batch.lane import BatchLane, Load
 from engine.batch.policy import BatchPolicy
+from engine.batch.provider import NOT_VISIBLE, QUEUE_FULL, BatchProvider, BatchState, LineError, RemoteBatch, Shard
 from engine.batch.records import Batch
 from engine.batch.stage import Stage, Step
 from engine.batch.store import BatchStore
-from engine.batching import NOT_VISIBLE, QUEUE_FULL, BatchProvider, BatchState, LineError, RemoteBatch, Shard
 from engine.clock import Clock
 from engine.errors import ErrorClass, ProviderError
 from engine.events import Level

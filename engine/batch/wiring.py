@@ -9,9 +9,9 @@ from engine.batch.building import Purse
 from engine.batch.conductor import Conductor, Upstream
 from engine.batch.lane import BatchLane
 from engine.batch.policy import BatchPolicy
+from engine.batch.provider import BatchProvider
 from engine.batch.settling import Settler
 from engine.batch.store import BatchStore
-from engine.batching import BatchProvider
 from engine.cell import Reader
 from engine.clock import Clock
 from engine.events import Listener, Notice

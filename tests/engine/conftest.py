@@ -12,9 +12,9 @@ import pytest
 
 from engine.batch.lane import BatchLane
 from engine.batch.policy import BatchPolicy
+from engine.batch.provider import BatchLimits
+from engine.batch.testing import LIMITS, QUICK, BatchFaults, BatchScript, ScriptedBatches
 from engine.batch.wiring import Batching
-from engine.batch_testing import LIMITS, QUICK, BatchFaults, BatchScript, ScriptedBatches
-from engine.batching import BatchLimits
 from engine.cell import Cell, Read, Reader, Reading, ReadingStatus
 from engine.clock import Clock, SystemClock
 from engine.errors import ErrorClass, ProviderError

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from engine.batch.provider import BatchState, Marker, RemoteBatch
 from engine.batch.stage import Step
 from engine.batch.store import BatchStore
-from engine.batch_testing import LIMITS, BatchFaults, ScriptedBatches
-from engine.batching import BatchState, Marker, RemoteBatch
+from engine.batch.testing import LIMITS, BatchFaults, ScriptedBatches
 from engine.cell import Cell
 from engine.clock import SystemClock
 from engine.errors import ErrorClass, ProviderError, StoreError

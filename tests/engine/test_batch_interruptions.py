@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from engine.batch.provider import QUEUE_FULL, LineError, Marker, RemoteBatch, Shard
 from engine.batch.store import BatchStore
-from engine.batch_testing import LIMITS, BatchFaults, ScriptedBatches
-from engine.batching import QUEUE_FULL, LineError, Marker, RemoteBatch, Shard
+from engine.batch.testing import LIMITS, BatchFaults, ScriptedBatches
 from engine.cell import Cell
 from engine.errors import ErrorClass, ProviderError, StoreError, UserError
 from engine.events import Outcome

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from engine.batch.lane import BatchLane, Load, Room, Waiting
 from engine.batch.policy import BatchPolicy
-from engine.batching import BatchLimits
+from engine.batch.provider import BatchLimits
 
 LIMITS = BatchLimits(max_requests=100, max_bytes=10_000, window=86_400.0, results_kept=86_400.0)
 ROOM = Room(100, 10_000, None)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from engine.batch.harvesting import absent
+from engine.batch.provider import BatchState, RemoteBatch, Unpaid
 from engine.batch.records import Batch
 from engine.batch.stage import Stage
-from engine.batching import BatchState, RemoteBatch, Unpaid
 from engine.database import APPLICATION_ID
 from engine.errors import ProviderError
 from engine.inspection import read_batches, read_request

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine.batch.ordering import SUFFIX, in_order
-from engine.batching import Marker
+from engine.batch.provider import Marker
 
 MARKER = Marker(run="run", shard=3, attempt=0, digest="0" * 16)
 

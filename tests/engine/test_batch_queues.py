@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from engine.batch.lane import BatchLane
+from engine.batch.provider import QUEUE_FULL, LineError, RemoteBatch
 from engine.batch.records import Batch
 from engine.batch.store import BatchStore
-from engine.batch_testing import LIMITS, QUICK, BatchFaults, ScriptedBatches
-from engine.batching import QUEUE_FULL, LineError, RemoteBatch
+from engine.batch.testing import LIMITS, QUICK, BatchFaults, ScriptedBatches
 from engine.cell import Cell
 from engine.errors import ErrorClass, ProviderError
 from engine.events import Outcome

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.batch_testing import QUICK, BatchFaults, ScriptedBatches
-from engine.batching import BatchState, Marker, RemoteBatch, Row, Unpaid
+from engine.batch.provider import BatchState, Marker, RemoteBatch, Row, Unpaid
+from engine.batch.testing import QUICK, BatchFaults, ScriptedBatches
 from engine.cell import Cell
 from engine.errors import ErrorClass, ProviderError
 from engine.events import Outcome

@@ -9,8 +9,8 @@ import pytest
 from engine.applying import AnsweredAlreadyError
 from engine.batch.lane import BatchLane
 from engine.batch.policy import BatchPolicy
+from engine.batch.testing import BatchFaults, ScriptedBatches
 from engine.batch.wiring import Batching
-from engine.batch_testing import BatchFaults, ScriptedBatches
 from engine.cell import Cell, Read, Reading, ReadingStatus
 from engine.clock import SystemClock
 from engine.events import Outcome, StageCount

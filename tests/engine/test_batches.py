@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.batch_testing import LIMITS, QUICK, BatchFaults, ScriptedBatches
-from engine.batching import QUEUE_FULL, LineError, Unpaid
+from engine.batch.provider import QUEUE_FULL, LineError, Unpaid
+from engine.batch.testing import LIMITS, QUICK, BatchFaults, ScriptedBatches
 from engine.errors import ErrorClass, ProviderError
 from engine.events import Outcome, StageCount
 from engine.ledger import Cap, Scope

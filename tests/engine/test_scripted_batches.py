@@ -10,8 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine.batch_testing import LIMITS, BatchAnswer, BatchFaults, BatchScript, ScriptedBatches
-from engine.batching import (
+from engine.batch.provider import (
     QUEUE_FULL,
     RESULTS_NOT_READY,
     BatchLine,
@@ -23,6 +22,7 @@ from engine.batching import (
     Shard,
     Unpaid,
 )
+from engine.batch.testing import LIMITS, BatchAnswer, BatchFaults, BatchScript, ScriptedBatches
 from engine.errors import ErrorClass, ProviderError
 from engine.request import Completion, Decoding, request_key
 from engine.testing import ManualClock, make_completion, make_request

@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from engine.batching import QUEUE_FULL, BatchLine, BatchState, Marker, RemoteBatch, Shard, Unpaid
+from engine.batch.provider import QUEUE_FULL, BatchLine, BatchState, Marker, RemoteBatch, Shard, Unpaid
 from engine.errors import ErrorClass, ProviderError
 from engine.request import Completion, Decoding, Finish, Request, Role, chat
 from providers.anthropic_batch import AnthropicBatches

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.batching import BatchLimits, BatchLine, BatchProvider
+from engine.batch.provider import BatchLimits, BatchLine, BatchProvider
 from engine.errors import ErrorClass, ProviderError
 from engine.request import Decoding, Message, Request, Role
 from providers import anthropic, gemini, openai

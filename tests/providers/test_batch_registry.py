@@ -6,7 +6,7 @@ import httpx
 import msgspec
 import pytest
 
-from engine.batching import BatchLine, Marker
+from engine.batch.provider import BatchLine, Marker
 from engine.errors import ErrorClass, ProviderError, UserError
 from engine.request import Decoding, Request, Role, chat
 from providers.batch_registry import build_batch_providers, has_batches

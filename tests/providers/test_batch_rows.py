@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.batching import BatchProvider, Unpaid
+from engine.batch.provider import BatchProvider, Unpaid
 from engine.errors import ProviderError
 from engine.request import Completion
 from providers import batch_rows

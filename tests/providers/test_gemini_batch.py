@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from engine.batching import NOT_VISIBLE, QUEUE_FULL, BatchLine, BatchState, Marker, RemoteBatch, Shard
+from engine.batch.provider import NOT_VISIBLE, QUEUE_FULL, BatchLine, BatchState, Marker, RemoteBatch, Shard
 from engine.errors import ErrorClass, ProviderError
 from engine.request import Completion, Decoding, Finish, Request, Role, chat
 from providers.batch_link import BatchLink

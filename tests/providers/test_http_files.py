@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.batching import NOT_VISIBLE, RESULTS_NOT_READY
+from engine.batch.provider import NOT_VISIBLE, RESULTS_NOT_READY
 from engine.errors import ErrorClass, ProviderError, UserError
 from providers import batch_files
 from providers.batch_files import TRUNCATED, Expected, pieces, results_file

@@ -8,7 +8,7 @@ import httpx
 import msgspec
 import pytest
 
-from engine.batching import QUEUE_FULL, BatchLine, BatchState, Marker, RemoteBatch, Shard, Unpaid
+from engine.batch.provider import QUEUE_FULL, BatchLine, BatchState, Marker, RemoteBatch, Shard, Unpaid
 from engine.errors import ErrorClass, ProviderError
 from engine.request import Completion, Decoding, Finish, Message, Request, Role, chat
 from providers.batch_dialect import BATCH_DIALECTS

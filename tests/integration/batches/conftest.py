@@ -18,8 +18,8 @@ import pytest_asyncio
 from bench.simulator.bill import Charge, read_bill
 from bench.simulator.launch import Running, running
 from bench.simulator.rehearsal import accounts
-from engine.batch_testing import LIMITS, BatchAnswer, BatchFaults, ScriptedBatches
-from engine.batching import QUEUE_FULL, BatchLine, BatchProvider, Marker, RemoteBatch, Row, Shard
+from engine.batch.provider import QUEUE_FULL, BatchLine, BatchProvider, Marker, RemoteBatch, Row, Shard
+from engine.batch.testing import LIMITS, BatchAnswer, BatchFaults, ScriptedBatches
 from engine.errors import ErrorClass, ProviderError
 from engine.request import Decoding, Request, Role, chat
 from providers.batch_registry import build_batch_providers

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.batching import BatchState, Shard, Unpaid
+from engine.batch.provider import BatchState, Shard, Unpaid
 from engine.errors import ErrorClass, ProviderError
 from engine.request import Completion
 from providers import batch_files

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.batching import NOT_VISIBLE, QUEUE_FULL, BatchState, Unpaid
+from engine.batch.provider import NOT_VISIBLE, QUEUE_FULL, BatchState, Unpaid
 from engine.errors import ErrorClass, ProviderError
 from engine.request import Completion
 

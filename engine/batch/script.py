@@ -1,4 +1,4 @@
-"""The batches of `engine.batch_testing`: what can go wrong with one, what runs in it and when, and its results as text.
+"""The batches of `engine.batch.testing`: what can go wrong with one, what runs in it and when, and its results as text.
 
 A job is pure: it is told when it is looked at, cancelled or brought to its end. Must not know: files, markers, calls.
 """
@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from engine.batching import BatchLimits, BatchLine, BatchState, LineError, Row, Unpaid
+from engine.batch.provider import BatchLimits, BatchLine, BatchState, LineError, Row, Unpaid
 from engine.errors import ErrorClass, ProviderError
 from engine.request import Completion, Request, input_token_estimate, prompt_bytes, request_key
 from engine.testing import make_completion

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.batching import CUSTOM_ID, QUEUE_FULL, BatchState, LineError, Marker, RemoteBatch, read_marker
+from engine.batch.provider import CUSTOM_ID, QUEUE_FULL, BatchState, LineError, Marker, RemoteBatch, read_marker
 
 DIGEST = "0123456789abcdef"
 markers = st.builds(

@@ -14,8 +14,7 @@ from typing import Final
 import msgspec
 
 from engine.batch.policy import BatchPolicy
-from engine.batch_script import BatchAnswer, BatchFaults, BatchScript, Job, Tally, decode, encode
-from engine.batching import (
+from engine.batch.provider import (
     NOT_VISIBLE,
     QUEUE_FULL,
     RESULTS_NOT_READY,
@@ -28,6 +27,7 @@ from engine.batching import (
     Shard,
     read_marker,
 )
+from engine.batch.script import BatchAnswer, BatchFaults, BatchScript, Job, Tally, decode, encode
 from engine.errors import ErrorClass, ProviderError
 
 __all__ = ["LIMITS", "QUICK", "BatchAnswer", "BatchFaults", "BatchScript", "ScriptedBatches", "Tap"]
@@ -50,7 +50,7 @@ class _Made(msgspec.Struct):
 
 
 class ScriptedBatches:
-    """Implements `engine.batching.BatchProvider` in memory, with real files for input and results.
+    """Implements `engine.batch.provider.BatchProvider` in memory, with real files for input and results.
 
     Args:
         script: what a request is answered, given how many times it ran before; None leaves it without a row.
