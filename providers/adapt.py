@@ -8,6 +8,7 @@ requests, prices.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, cast
 
 import msgspec
@@ -36,7 +37,7 @@ def adapt(card: ModelCard, decoding: Decoding) -> tuple[Decoding, tuple[Change, 
     steps: list[Callable[[Decoding], _Step]] = [lambda now: _switch_thinking(now, card.thinking)]
     steps.append(lambda now: _respell_thinking(now, card.dialect))
     steps += [_applied(rule) for rule in card.rules]
-    steps += [lambda now, check=check: check(now, card.dialect) for check in _CAPABILITIES]  # type: ignore[misc]
+    steps += [partial(check, dialect=card.dialect) for check in _CAPABILITIES]
     steps.append(lambda now: _cut_allowance(now, card.max_output))
     changes: list[Change] = []
     for step in steps:

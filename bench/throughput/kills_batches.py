@@ -33,7 +33,7 @@ from bench.simulator.launch import Running, running
 from bench.simulator.rehearsal import TAILS, price_settings
 from bench.simulator.tail import Tail
 from bench.throughput.batched import MODELS, batches_at, cards_at
-from bench.throughput.killed_batches import STOPPED, Aim, Order, live
+from bench.throughput.killed_batches import STOPPED, Aim, Moment, Order, live
 from bench.throughput.kills import FAULTS, end_life, fork_server, scene
 from bench.throughput.lab import SWEEP
 from bench.throughput.process import load
@@ -64,10 +64,11 @@ WRITES: Final = (
     ),
     *("add_batch", "enlist", "settle", "open_line_cells", "note_batch", "move_to_lane"),
 )
-STEPS: Final = (
-    *product(CALLS, ("before", "during", "after")),
-    *product(WRITES, ("before", "after")),
-    *product(("line", "row"), ("before",)),
+MOMENTS: Final[tuple[Moment, ...]] = ("before", "during", "after")
+STEPS: Final[tuple[tuple[str, Moment], ...]] = (
+    *product(CALLS, MOMENTS),
+    *product(WRITES, (MOMENTS[0], MOMENTS[2])),
+    *product(("line", "row"), MOMENTS[:1]),
 )
 # Steps before anything is at the provider: lives that end there do no work, which spreads kills over the sweep.
 EARLY: Final = frozenset(
@@ -217,7 +218,7 @@ class _Killing:
         self._steps.append((step, moment))
         return Aim(
             step=step,
-            moment=moment,  # type: ignore[arg-type]  # of Moment, by its table
+            moment=moment,
             skip=self._rng.choice((0, 0, 1, 3, 20)) if step not in ("find", "cancel") else 0,
             seconds=self._rng.random() * 0.02,
         )
