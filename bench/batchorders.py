@@ -30,6 +30,7 @@ from bench.sweepfile import (
     parse_sweep,
 )
 from engine.batch.conductor import Upstream
+from engine.batch.ordering import lines_of
 from engine.batch.provider import NOT_VISIBLE, BatchProvider, BatchState, RemoteBatch
 from engine.batch.records import Batch
 from engine.batch.stage import LIVE, Stage, Step
@@ -242,7 +243,8 @@ async def _rows_of(provider: BatchProvider, remote: RemoteBatch, batch: Batch) -
 def _count_rows(provider: BatchProvider, paths: Sequence[Path], batch: Batch) -> tuple[int, int]:
     marker = batch.read_marker
     # A row whose id cannot be read says nothing.
-    numbers = [marker.line_index(row.custom_id) for path in paths for row in provider.rows(path) if row.custom_id]
+    rows = (row for path in paths for row in provider.rows(lines_of(path)))
+    numbers = [marker.line_index(row.custom_id) for row in rows if row.custom_id]
     ours = sum(number is not None for number in numbers)
     return ours, len(numbers) - ours
 

@@ -102,10 +102,10 @@ class Applier:
 
     def _settle_many(self, connection: sqlite3.Connection, group: Sequence[SettleMany]) -> None:
         for many in group:
-            connection.execute(self._sql["settle_attempts"], {"rows": many.paid})
             cursor = connection.executemany(self._sql["settle_completion"], many.completions)
             if 0 <= cursor.rowcount < len(many.completions):
                 raise AnsweredAlreadyError
+            connection.execute(self._sql["settle_attempts"], {"ids": many.ids})
             connection.execute(self._sql["settle_requests"], {"ids": many.ids})
             connection.executemany(self._sql["fail_attempt"], many.failed_attempts)
             connection.executemany(self._sql["fail_request"], many.failed_requests)

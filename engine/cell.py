@@ -43,7 +43,7 @@ class ReadingStatus(StrEnum):
     UNREADABLE = "unreadable"
 
 
-class Reading(msgspec.Struct, frozen=True, kw_only=True):
+class Reading(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What an instrument made of a completion.
 
     Attributes:

@@ -45,7 +45,7 @@ class Codec:
     def pack_text(self, text: str) -> str | bytes:
         """Return `text` itself when short, so that SQL tools can read it, else a compressed frame."""
         # SQLite's TEXT ends at NUL for many tools and cannot hold lone surrogates: such texts are kept as frames too.
-        if "\0" not in text and is_well_formed(text) and _utf8_size(text) <= LONG:
+        if len(text) <= LONG and "\0" not in text and (text.isascii() or _fits(text)):
             return text
         return self._compress(text.encode("utf-8", "surrogatepass"))
 
@@ -78,8 +78,8 @@ class Codec:
             raise _damaged() from error
 
 
-def _utf8_size(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode())
+def _fits(text: str) -> bool:
+    return is_well_formed(text) and len(text.encode()) <= LONG
 
 
 def _damaged() -> StoreError:

@@ -19,7 +19,7 @@ from engine.state import Event, State, advance
 WINDOW: Final = 256
 
 
-class LeasedCell(msgspec.Struct, frozen=True, kw_only=True):
+class LeasedCell(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A cell that waits for a leased request's answer."""
 
     id: int

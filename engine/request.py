@@ -81,7 +81,7 @@ class Finish(StrEnum):
     OTHER = "other"
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
+class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Billed tokens of one call.
 
     Attributes:
@@ -99,7 +99,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_tokens: int = 0
 
 
-class Completion(msgspec.Struct, frozen=True, kw_only=True):
+class Completion(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A paid answer. `raw` is the provider's reply as it came, kept for re-reading."""
 
     text: str

@@ -57,7 +57,7 @@ class StopProvider(msgspec.Struct, frozen=True):
 Decision = RetryAt | GiveUp | StopProvider
 
 
-class Tries(msgspec.Struct, frozen=True, kw_only=True):
+class Tries(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How often a request has gone wrong so far, this time included."""
 
     failures: int = 0

@@ -120,11 +120,10 @@ class SettleMany(Operation):
     Refused when one of the requests has an answer already.
     """
 
-    __slots__ = ("completions", "failed_attempts", "failed_requests", "ids", "paid", "rows")
+    __slots__ = ("completions", "failed_attempts", "failed_requests", "ids", "rows")
 
     def __init__(
         self,
-        paid: Sequence[PaidRow],
         completions: Sequence[CompletionRow],
         rows: ReadRows,
         fails: Sequence[tuple[Scalars, Scalars]],
@@ -132,7 +131,6 @@ class SettleMany(Operation):
         """`fails` are rows of attempts and of their requests."""
         super().__init__()
         self.completions, self.rows = completions, rows
-        self.paid = msgspec.json.encode(paid).decode()
         self.ids = msgspec.json.encode([each.request_id for each in completions]).decode()
         self.failed_attempts = [attempt for attempt, _ in fails]
         self.failed_requests = [request for _, request in fails]

@@ -41,7 +41,7 @@ class _OutputDetails(msgspec.Struct, gc=False):
     thinking_tokens: TokenCount | None = 0
 
 
-class _Usage(msgspec.Struct):
+class _Usage(msgspec.Struct, gc=False):
     input_tokens: TokenCount | None = 0
     cache_creation_input_tokens: TokenCount | None = 0
     cache_read_input_tokens: TokenCount | None = 0
@@ -53,7 +53,7 @@ class _StopDetails(msgspec.Struct, gc=False):
     category: str | None = None
 
 
-class _Reply(msgspec.Struct):
+class _Reply(msgspec.Struct, gc=False):
     type: str = ""
     content: list[_Block] | None = None
     stop_reason: str | None = None
@@ -114,12 +114,12 @@ def decode(status: int, headers: Mapping[str, str], body: bytes, dialect: Dialec
     if reply.content is None or reply.stop_reason is None:
         raise malformed("no content or no stop_reason", body, headers)
     return completion(
-        text="".join(block.text or "" for block in reply.content if block.type == "text"),
+        text="".join([block.text or "" for block in reply.content if block.type == "text"]),
         finish=FINISH.get(reply.stop_reason, Finish.OTHER),
         finish_raw=_finish_raw(reply.stop_reason, reply.stop_details),
         usage=_usage(reply.usage) if reply.usage else Usage(),
         usage_optional=dialect.usage_optional,
-        thinking="".join(block.thinking or "" for block in reply.content if block.type == "thinking"),
+        thinking="".join([block.thinking or "" for block in reply.content if block.type == "thinking"]),
         model_echo=reply.model or "",
         provider_request_id=headers.get("request-id") or reply.id or "",
         raw=body,

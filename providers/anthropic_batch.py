@@ -6,7 +6,7 @@ Must not know: stores, retries of requests, prices.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
@@ -23,7 +23,6 @@ from providers.batch_lines import Frame, LineWriter, split_at, without_messages,
 from providers.batch_link import BatchLink, moment
 from providers.batch_rows import (
     dialect_of,
-    lines_of,
     no_outcome,
     read_rows,
     row_dialect,
@@ -181,12 +180,8 @@ class AnthropicBatches:
             for reference in batch.results
         ]
 
-    def rows(self, path: Path) -> Iterator[Row]:
-        """Yield what a results file says; never raises for what a line holds."""
-        return self.read_lines(lines_of(path))
-
-    def read_lines(self, lines: Iterator[bytes]) -> Iterator[Row]:
-        """Yield the rows in `lines`."""
+    def rows(self, lines: Iterable[bytes]) -> Iterator[Row]:
+        """Yield what the lines of a results file say; never raises for what a line holds."""
         return read_rows(lines, _row, lambda row: Row(row.custom_id, self._said(row.result)))
 
     async def cancel(self, batch_id: str) -> None:

@@ -13,9 +13,9 @@ from typing import BinaryIO, Final, TypeVar
 import msgspec
 import orjson
 
+from engine.batch.ordering import LONGEST_LINE
 from engine.batch.provider import read_marker
 from engine.errors import ErrorClass, ProviderError, UserError
-from providers.batch_rows import LONGEST_LINE
 
 PIECE: Final = 1 << 20
 OVERLAP: Final = 1 << 12

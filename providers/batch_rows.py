@@ -1,11 +1,10 @@
-"""What the batch adapters share on rows: reading results files line by line.
+"""What the batch adapters share on rows: reading the lines of results files.
 
-A results file is hostile text of any length: lines are bounded, a line that cannot be read becomes a row that says so,
-and nothing is raised for what a line holds. Must not know: paths, accounts, one provider's field names.
+A results file is hostile text: a line that cannot be read becomes a row that says so, and nothing is raised for what a
+line holds. Must not know: files, accounts, one provider's field names.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
@@ -16,9 +15,7 @@ from providers.classify import ErrorTable, classify
 from providers.dialect import Dialect
 from providers.wire import read_reply
 
-LONGEST_LINE: Final = 64 << 20
 NO_STATUS: Final = 0
-BUFFER: Final = 1 << 17
 
 T = TypeVar("T")
 
@@ -29,14 +26,6 @@ class _Named(msgspec.Struct):
 
 
 _named: Final = msgspec.json.Decoder(_Named)
-
-
-def lines_of(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file with their ends, blank ones left out; one that is too long comes in pieces."""
-    with path.open("rb", buffering=BUFFER) as file:
-        while line := file.readline(LONGEST_LINE):
-            if not line.isspace():
-                yield line
 
 
 def read_rows(lines: Iterable[bytes], decoder: "msgspec.json.Decoder[T]", read: Callable[[T], Row]) -> Iterator[Row]:

@@ -10,7 +10,7 @@ Results are always files: inlined ones are sent twice in every look at the job a
 """
 
 import re
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote, urlsplit
@@ -22,7 +22,7 @@ from engine.errors import ErrorClass, ProviderError
 from providers.batch_files import Expected, carries_run, file_size, pieces, results_file
 from providers.batch_lines import LineWriter
 from providers.batch_link import BatchLink, moment
-from providers.batch_rows import dialect_of, lines_of, row_dialect
+from providers.batch_rows import dialect_of, row_dialect
 from providers.dialect import Dialect
 from providers.errorbody import safe_line
 from providers.gemini_batch_lines import frame, read_lines
@@ -193,12 +193,8 @@ class GeminiBatches:
             for reference in batch.results
         ]
 
-    def rows(self, path: Path) -> Iterator[Row]:
-        """Yield what a results file says; never raises for what a line holds."""
-        return self.read_lines(lines_of(path))
-
-    def read_lines(self, lines: Iterator[bytes]) -> Iterator[Row]:
-        """Yield the rows in `lines`."""
+    def rows(self, lines: Iterable[bytes]) -> Iterator[Row]:
+        """Yield what the lines of a results file say; never raises for what a line holds."""
         return read_lines(lines, self._row_dialect)
 
     async def cancel(self, batch_id: str) -> None:

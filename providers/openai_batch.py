@@ -5,7 +5,7 @@ and an error file, either of which may be missing, also when the batch is comple
 adapter, see `openai_batch_lines`. Must not know: stores, retries of requests, prices.
 """
 
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Generic, TypeVar
@@ -29,7 +29,7 @@ from providers.batch_dialect import DAY, BatchDialect
 from providers.batch_files import Expected, carries_run, file_size, form_of, results_file
 from providers.batch_lines import LineWriter
 from providers.batch_link import BatchLink
-from providers.batch_rows import dialect_of, lines_of, row_dialect
+from providers.batch_rows import dialect_of, row_dialect
 from providers.dialect import Dialect
 from providers.errorbody import safe_line
 from providers.headers import retry_after
@@ -193,12 +193,8 @@ class OpenAIBatches:
             for file_id in batch.results
         ]
 
-    def rows(self, path: Path) -> Iterator[Row]:
-        """Yield what a results file says; never raises for what a line holds."""
-        return self.read_lines(lines_of(path))
-
-    def read_lines(self, lines: Iterator[bytes]) -> Iterator[Row]:
-        """Yield the rows in `lines`."""
+    def rows(self, lines: Iterable[bytes]) -> Iterator[Row]:
+        """Yield what the lines of a results file say; never raises for what a line holds."""
         return read_lines(lines, self._row_dialect)
 
     async def cancel(self, batch_id: str) -> None:

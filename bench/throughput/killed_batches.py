@@ -10,7 +10,7 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Collection, Coroutine, Iterator, Mapping
+from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol, Self, TypeVar
 
@@ -170,9 +170,9 @@ class AimedBatches:
         """Bring results."""
         return await self._trigger.around("download", self._inner.download(batch, folder))
 
-    def rows(self, path: Path) -> Iterator[Row]:
+    def rows(self, lines: Iterable[bytes]) -> Iterator[Row]:
         """Read results."""
-        for row in self._inner.rows(path):
+        for row in self._inner.rows(lines):
             self._trigger.at("row", "before")
             yield row
 

@@ -1,77 +1,89 @@
-"""Puts the rows of a results file in the order of the batch's lines, which is that of the store's pages.
+"""Reads results files line by line, in the order of the batch's lines, which is that of the store's pages.
 
 Providers bring rows in any order, and a store that is written here and there writes most of its pages again for every
-chunk. The order is all that is made here: what a row says, and whose it is, others find out. Must not know: stores.
+chunk. The order is all that is made here: what a row says, and whose it is, others find out. A file is hostile text of
+any length: lines are bounded, and what is held in memory is two numbers for each line. Must not know: stores.
 """
 
 import os
 from array import array
-from collections.abc import Iterable, Iterator
-from heapq import merge
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from engine.batch.provider import Marker
 
-SUFFIX: Final = ".ordered"
 LONGEST_LINE: Final = 64 << 20
+BUFFER: Final = 1 << 17
 # Ids have at most so many digits after their head.
 _DIGITS: Final = 12
-_LAST: Final = (1 << 62) - 1
-_RUN: Final = 4_096
+_NOBODY: Final = -1
 
 
-def in_order(path: Path, marker: Marker) -> Path:
-    """Return a file with the lines of `path` by the number in their ids, those without one last.
+def lines_of(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a file with their ends, blank ones left out; one that is too long comes in pieces."""
+    return (line for line in _pieces(path) if not line.isspace())
 
-    It is `path` itself where that has this order already, or where there is no room for a copy.
+
+def in_order(path: Path, marker: Marker, count: int) -> Iterator[bytes]:
+    """Yield the lines of a file by the number in their ids, then those without one and those that repeat one.
+
+    `count` is how many lines the batch has; a number that is none of theirs is nobody's.
     """
-    numbers, ends = array("q"), array("q", [0])
-    head, ordered = f'"{marker.line_id(0).removesuffix("0")}'.encode(), True
-    for line in _lines(path):
-        number = _number(line, head)
-        ordered = ordered and (not numbers or numbers[-1] <= number)
-        numbers.append(number)
-        ends.append(ends[-1] + len(line))
-    if ordered:
-        return path
-    target = path.with_name(path.name + SUFFIX)
+    places = _find(path, marker, count)
+    if places is None:
+        yield from lines_of(path)
+        return
+    source = os.open(path, os.O_RDONLY)
     try:
-        _copy(path, target, _sorted(numbers), ends)
-    except OSError:
-        target.unlink(missing_ok=True)
-        return path
-    return target
+        for starts, sizes in ((places.starts, places.sizes), (places.other_starts, places.other_sizes)):
+            for start, size in zip(starts, sizes, strict=True):
+                if size:
+                    yield os.pread(source, size, start)
+    finally:
+        os.close(source)
 
 
-def _sorted(numbers: "array[int]") -> Iterator[int]:
-    """Yield places by rising number. Sorted in runs: one long sort would not let other threads in."""
-    places = range(len(numbers))
-    runs = [sorted(places[start : start + _RUN], key=numbers.__getitem__) for start in range(0, len(places), _RUN)]
-    return merge(*runs, key=numbers.__getitem__)
+class _Places(NamedTuple):
+    """Where the lines are in the file: those of the batch by their number (size 0: there is none), and all others."""
+
+    starts: "array[int]"
+    sizes: "array[int]"
+    other_starts: "array[int]"
+    other_sizes: "array[int]"
 
 
-def _lines(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
+def _find(path: Path, marker: Marker, count: int) -> _Places | None:
+    """Return the places of all lines; None for a file that has its order already."""
+    none = array("q", bytes(8 * count))
+    places = _Places(none, none[:], array("q"), array("q"))
+    head = f'"{marker.line_head}'.encode()
+    start, last, ordered = 0, _NOBODY, True
+    for line in _pieces(path):
+        number = _number(line, head, count)
+        if number < 0 or places.sizes[number]:
+            if not line.isspace():
+                places.other_starts.append(start)
+                places.other_sizes.append(len(line))
+            ordered = ordered and number in (_NOBODY, last)
+        else:
+            places.starts[number], places.sizes[number] = start, len(line)
+            ordered, last = ordered and number > last, number
+        start += len(line)
+    return None if ordered else places
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    with path.open("rb", buffering=BUFFER) as file:
         while line := file.readline(LONGEST_LINE):
             yield line
 
 
-def _number(line: bytes, head: bytes) -> int:
+def _number(line: bytes, head: bytes, count: int) -> int:
     found = line.find(head)
     if found < 0:
-        return _LAST
+        return _NOBODY
     start = found + len(head)
     digits = line[start : start + _DIGITS].partition(b'"')[0]
-    return int(digits) if digits.isdigit() else _LAST
-
-
-def _copy(path: Path, target: Path, order: Iterable[int], ends: "array[int]") -> None:
-    source = os.open(path, os.O_RDONLY)
-    try:
-        with target.open("wb") as file:
-            for place in order:
-                line = os.pread(source, ends[place + 1] - ends[place], ends[place])
-                file.write(line if line.endswith(b"\n") else line + b"\n")
-    finally:
-        os.close(source)
+    number = int(digits) if digits.isdigit() else _NOBODY
+    return number if number < count else _NOBODY

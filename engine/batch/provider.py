@@ -7,7 +7,7 @@ Must not know: stores, clocks, wire formats, lanes.
 """
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, Protocol
@@ -105,17 +105,28 @@ class Marker(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def token(self) -> str:
         """The marker as text: at most 40 of lower-case letters, digits and inner dashes, legal wherever markers go."""
-        return f"{self.run}-{self.shard}-{self.attempt}-{self.digest}"
+        return f"{self.line_head}{self.digest}"
+
+    @property
+    def line_head(self) -> str:
+        """What the ids of all lines begin with; their index follows."""
+        return f"{self.run}-{self.shard}-{self.attempt}-"
 
     def line_id(self, index: int) -> str:
         """Return the id of the line at `index`, from 0: unique in the whole run and proof of whose batch it is."""
-        return f"{self.run}-{self.shard}-{self.attempt}-{index}"
+        return f"{self.line_head}{index}"
 
     def line_index(self, custom_id: str) -> int | None:
         """Return the index that `line_id` was given, or None when the id is not of this batch."""
-        head, _, index = custom_id.rpartition("-")
-        ours = head == f"{self.run}-{self.shard}-{self.attempt}" and _INDEX.fullmatch(index)
-        return int(index) if ours else None
+        return index_behind(self.line_head, custom_id)
+
+
+def index_behind(head: str, custom_id: str) -> int | None:
+    """Return the index behind a marker's `line_head`, or None when the id is not of its batch."""
+    if not custom_id.startswith(head):
+        return None
+    found = _INDEX.fullmatch(custom_id, len(head))
+    return int(found[0]) if found else None
 
 
 def read_marker(token: str) -> Marker | None:
@@ -197,7 +208,7 @@ class Unpaid(StrEnum):
     CANCELLED = "cancelled"
 
 
-class Row(msgspec.Struct, frozen=True):
+class Row(msgspec.Struct, frozen=True, gc=False):
     """What became of one request. A row that cannot be read is a ProviderError, its id empty if unreadable too."""
 
     custom_id: str
@@ -270,8 +281,8 @@ class BatchProvider(Protocol):
         """
         ...
 
-    def rows(self, path: Path) -> Iterator[Row]:
-        """Yield what a results file says, in its order, repetitions included; never raises for what a line holds."""
+    def rows(self, lines: Iterable[bytes]) -> Iterator[Row]:
+        """Yield what the lines of a results file say, one by one; never raises for what a line holds."""
         ...
 
     async def cancel(self, batch_id: str) -> None:

@@ -63,7 +63,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
 
 
-class OpenLine(msgspec.Struct, frozen=True, kw_only=True):
+class OpenLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A line of a batch that has no outcome yet, with the cells that wait for its answer."""
 
     line: int

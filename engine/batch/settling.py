@@ -6,15 +6,15 @@ has an outcome already is passed over, so a results file can be read again from 
 """
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from engine.batch.building import Purse
 from engine.batch.ordering import in_order
-from engine.batch.provider import BatchProvider, Row, Unpaid
+from engine.batch.provider import BatchProvider, Row, Unpaid, index_behind
 from engine.batch.records import Batch, OpenLine
 from engine.batch.store import BatchStore
 from engine.cell import Read
@@ -82,14 +82,16 @@ class Settler:
 
         Answers come first: whatever other rows say of the same request, its answer has been paid for.
         """
-        found, codec, others = Harvest(), Codec(), False
-        paths = [await asyncio.to_thread(in_order, path, batch.read_marker) for path in paths]
+        found, codec = Harvest(), Codec()
+        kept: dict[int, Outcome] = {}
         async for chunk in _chunks(batch, provider, paths):
             found = found.plus(await self._settle(batch, chunk.answers, codec)).plus(Harvest(strange=chunk.strange))
-            others = others or bool(chunk.others)
-        if others:
-            async for chunk in _chunks(batch, provider, paths):
-                found = found.plus(await self._settle(batch, chunk.others, codec))
+            if len(kept) <= CHUNK:
+                kept = {**chunk.others, **kept}
+        if len(kept) <= CHUNK:
+            return found.plus(await self._settle(batch, kept, codec))
+        async for chunk in _chunks(batch, provider, paths):
+            found = found.plus(await self._settle(batch, chunk.others, codec))
         return found
 
     async def close(self, batch: Batch, outcome: ProviderError | Unpaid) -> Harvest:
@@ -111,6 +113,8 @@ class Settler:
         self._tell.failures(1, f"{stage} requests failed ({error.kind}): {error}")
 
     async def _settle(self, batch: Batch, outcomes: Mapping[int, Outcome], codec: Codec) -> Harvest:
+        if not outcomes:
+            return Harvest()
         # In the order of the lines, and so of the store's pages.
         lines = await self._store.open_lines(batch, sorted(outcomes))
         pairs = [(line, outcomes[number]) for number, line in lines.items()]
@@ -139,8 +143,7 @@ class Settler:
             cost_nano=paid.nano, latency_ms=max(0, batch.ended_ms - batch.created_ms), now_ms=now_ms,
         )  # fmt: skip
         reads = [self._readings.read(cell, completion) for cell in line.cells]
-        cost = PaidRow(paid.nano, tokens, now_ms, line.request_id, line.number)
-        return _Answer(line, usage, paid, cost, row, reads)
+        return _Answer(line, usage, paid, row, reads)
 
     def _rows(self, answers: Sequence["_Answer"], codec: Codec) -> ReadRows:
         rows = ReadRows()
@@ -159,8 +162,7 @@ class Settler:
         fails = [each.rows(now_ms) for each in verdicts]
         try:
             rows = await asyncio.to_thread(self._rows, answers, codec)
-            paid, completions = [each.cost for each in answers], [each.completion for each in answers]
-            await self._store.store.put(SettleMany(paid, completions, rows, fails))
+            await self._store.store.put(SettleMany([each.completion for each in answers], rows, fails))
         except StoreError:
             raise
         except Exception:  # noqa: BLE001 - the database or the codec would not take one of them
@@ -181,22 +183,22 @@ class Settler:
         return answer
 
     def _account(self, answers: Sequence["_Answer"], verdicts: Sequence["_Verdict"]) -> None:
-        self._pay([*((each.line, each.paid) for each in answers), *((each.line, each.paid) for each in verdicts)])
+        self._pay(chain(answers, verdicts))
         for answer in answers:
             self._progress.settled(answer.usage, answer.paid.nano)
             for cell, read in zip(answer.line.cells, answer.reads, strict=True):
                 self._readings.count(cell, read)
         self._count_failures(verdicts)
 
-    def _pay(self, paid: Sequence[tuple[OpenLine, Amount]]) -> None:
+    def _pay(self, ended: Iterable["_Answer | _Verdict"]) -> None:
         """Turn the reservations of lines into what was paid."""
-        sums: dict[tuple[str, str], list[int]] = {}
-        for line, amount in paid:
-            total = sums.setdefault((line.alias, line.stage), [0, 0, 0, 0])
+        sums: defaultdict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+        for each in ended:
+            line, total = each.line, sums[each.line.alias, each.line.stage]
             total[0] += line.reserved.nano
             total[1] += line.reserved.tokens
-            total[2] += amount.nano
-            total[3] += amount.tokens
+            total[2] += each.paid.nano
+            total[3] += each.paid.tokens
         warnings: list[BudgetWarning] = []
         for pair, (nano, tokens, paid_nano, paid_tokens) in sums.items():
             reservation = Reservation(self._purse.budget(*pair), Amount(nano, tokens))
@@ -227,7 +229,6 @@ class _Answer(NamedTuple):
     line: OpenLine
     usage: Usage
     paid: Amount
-    cost: PaidRow
     completion: CompletionRow
     reads: list[Read]
 
@@ -274,7 +275,9 @@ def _verdict(line: OpenLine, outcome: ProviderError | Unpaid, policy: RetryPolic
 
 
 def _settle(answer: _Answer, rows: ReadRows) -> Settle:
-    return Settle(answer.line.key, answer.cost, answer.completion, rows, leaves_unread=False)
+    line, settled_ms = answer.line, answer.completion.settled_ms
+    cost = PaidRow(answer.paid.nano, answer.paid.tokens, settled_ms, line.request_id, line.number)
+    return Settle(line.key, cost, answer.completion, rows, leaves_unread=False)
 
 
 class _Chunk(NamedTuple):
@@ -287,26 +290,27 @@ class _Chunk(NamedTuple):
 
 async def _chunks(batch: Batch, provider: BatchProvider, paths: Sequence[Path]) -> AsyncIterator[_Chunk]:
     for path in paths:
-        rows = provider.rows(path)
+        rows = provider.rows(in_order(path, batch.read_marker, batch.count))
         while (chunk := await asyncio.to_thread(_take, batch, rows)) is not None:
             yield chunk
 
 
 def _take(batch: Batch, rows: Iterator[Row]) -> _Chunk | None:
     """Read the next rows; None when there are no more."""
-    marker = batch.read_marker
+    head = batch.read_marker.line_head
     answers: dict[int, Outcome] = {}
     others: dict[int, Outcome] = {}
     taken = strange = size = 0
     for row in islice(rows, CHUNK):
         taken += 1
-        answered = isinstance(row.outcome, Completion)
-        number = marker.line_index(row.custom_id)
+        outcome, number = row.outcome, index_behind(head, row.custom_id)
         if number is None:
             strange += 1
+        elif isinstance(outcome, Completion):
+            answers.setdefault(number, outcome)
+            size += len(outcome.raw)
         else:
-            (answers if answered else others).setdefault(number, row.outcome)
-        size += len(row.outcome.raw) if isinstance(row.outcome, Completion) else 0
+            others.setdefault(number, outcome)
         if size >= CHUNK_BYTES:
             break
     return _Chunk(answers, others, strange) if taken else None

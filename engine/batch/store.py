@@ -1,7 +1,7 @@
 """What the store knows of batches, in the words of their life. Every method returns when its commit is on disk."""
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -113,8 +113,8 @@ class BatchStore:
     async def open_lines(self, batch: Batch, lines: Sequence[int]) -> dict[int, OpenLine]:
         """Return those of the given lines that have no outcome yet, by number, with the cells that wait for them."""
         chosen = {"batch_id": batch.id, "lines": _list(lines), "sweep_id": self._sweep_id}
-        rows, waiting = await self.store.fetch_all(("open_lines", chosen), ("open_line_cells", chosen))
-        return await asyncio.to_thread(_open_lines, rows, waiting)
+        rows = await self.store.fetch("open_lines", chosen)
+        return await asyncio.to_thread(_open_lines, rows)
 
     async def open_numbers(self, batch: Batch, after: int, most: int) -> list[int]:
         """Return the next line numbers behind `after` that have no outcome yet."""
@@ -178,19 +178,25 @@ def _batch(row: tuple[Any, ...]) -> Batch:
     )
 
 
-def _open_lines(rows: Sequence[tuple[Any, ...]], waiting: Sequence[tuple[Any, ...]]) -> dict[int, OpenLine]:
-    cells: dict[int, list[LeasedCell]] = {}
-    for request_id, cell_id, stage, coords in waiting:
-        cells.setdefault(request_id, []).append(LeasedCell(id=cell_id, stage=stage, coords=coords.encode()))
-    return {row[0]: _open_line(row, tuple(cells.get(row[1], ()))) for row in rows}
+def _open_lines(rows: Iterable[tuple[Any, ...]]) -> dict[int, OpenLine]:
+    """Return lines from rows that repeat each of them for every cell that waits for it."""
+    lines: dict[int, OpenLine] = {}
+    for line, request_id, number, key, stage, alias, failures, throttles, nano, tokens, *cell in rows:
+        cells = _cells(*cell)
+        if (known := lines.get(line)) is not None:
+            lines[line] = msgspec.structs.replace(known, cells=known.cells + cells)
+            continue
+        lines[line] = OpenLine(
+            line=line, request_id=request_id, number=number, key=key, stage=stage, alias=alias,
+            tries=Tries(failures=failures, throttles=throttles), reserved=Amount(nano, tokens), cells=cells,
+        )  # fmt: skip
+    return lines
 
 
-def _open_line(row: tuple[Any, ...], cells: tuple[LeasedCell, ...]) -> OpenLine:
-    line, request_id, number, key, stage, alias, failures, throttles, nano, tokens = row
-    return OpenLine(
-        line=line, request_id=request_id, number=number, key=key, stage=stage, alias=alias,
-        tries=Tries(failures=failures, throttles=throttles), reserved=Amount(nano, tokens), cells=cells,
-    )  # fmt: skip
+def _cells(cell_id: int | None, stage: str | None, coords: str | None) -> tuple[LeasedCell, ...]:
+    if cell_id is None or stage is None or coords is None:
+        return ()
+    return (LeasedCell(id=cell_id, stage=stage, coords=coords.encode()),)
 
 
 def _list(values: Collection[object]) -> str:

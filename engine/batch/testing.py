@@ -195,11 +195,9 @@ class ScriptedBatches:
         self._done("download")
         return [target]
 
-    def rows(self, path: Path) -> Iterator[Row]:
-        """Yield what a results file says; a line that cannot be read is a row without an id."""
-        with path.open("rb") as file:
-            for text in file:
-                yield decode(text)
+    def rows(self, lines: Iterable[bytes]) -> Iterator[Row]:
+        """Yield what the lines of a results file say; one that cannot be read is a row without an id."""
+        return map(decode, lines)
 
     async def cancel(self, batch_id: str) -> None:
         """Stop a running batch: what ran by now is kept, the rest is cancelled at the next poll."""

@@ -55,9 +55,10 @@ VALUES (:request_id, :attempt, :text, :thinking, :finish, :finish_raw, :model_ec
 ON CONFLICT (request_id) DO NOTHING;
 
 -- settle_attempts --
-UPDATE attempt SET outcome = 'completed', cost_nano = t.value ->> 0, tokens = t.value ->> 1, settled_ms = t.value ->> 2
-FROM json_each(:rows) t
-WHERE request_id = t.value ->> 3 AND number = t.value ->> 4 AND outcome <> 'completed';
+UPDATE attempt SET outcome = 'completed', cost_nano = d.cost_nano, tokens = max(0, d.input_tokens + d.output_tokens),
+    settled_ms = d.settled_ms
+FROM json_each(:ids) t CROSS JOIN completion d ON d.request_id = t.value
+WHERE attempt.request_id = d.request_id AND attempt.number = d.attempt AND outcome <> 'completed';
 
 -- settle_requests --
 UPDATE request SET state = 'settled', owner = NULL, lease_ms = NULL, error_class = NULL, error = NULL
@@ -257,16 +258,12 @@ UPDATE request SET state = 'failed', error_class = :error_class, error = :error
 WHERE id = :request_id AND state = 'planned' AND owner IS NULL;
 
 -- open_lines --
-SELECT a.line, a.request_id, a.number, r.key, r.stage, r.alias, r.failures, r.throttles, a.reserved_nano, a.reserved_tokens
+SELECT a.line, a.request_id, a.number, r.key, r.stage, r.alias, r.failures, r.throttles, a.reserved_nano, a.reserved_tokens,
+    c.id, c.stage, c.coords
 FROM json_each(:lines) t CROSS JOIN attempt a ON a.batch_id = :batch_id AND a.line = t.value
     CROSS JOIN request r ON r.id = a.request_id
+    LEFT JOIN cell c ON c.request_id = a.request_id AND c.sweep_id = :sweep_id AND c.reading_status IS NULL
 WHERE a.outcome = 'open';
-
--- open_line_cells --
-SELECT c.request_id, c.id, c.stage, c.coords
-FROM json_each(:lines) t CROSS JOIN attempt a ON a.batch_id = :batch_id AND a.line = t.value
-    CROSS JOIN cell c ON c.request_id = a.request_id
-WHERE a.outcome = 'open' AND c.sweep_id = :sweep_id AND c.reading_status IS NULL;
 
 -- open_line_numbers --
 SELECT line FROM attempt WHERE batch_id = :batch_id AND outcome = 'open' AND line > :after ORDER BY line LIMIT :most;

@@ -1,14 +1,14 @@
 """What the rows of a batch say, whatever else goes wrong: nothing is given up or sent again before they were read."""
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
 import pytest
 
 from engine.batch.provider import BatchState, Marker, RemoteBatch, Row, Unpaid
+from engine.batch.settling import CHUNK
 from engine.batch.testing import QUICK, BatchFaults, ScriptedBatches
 from engine.cell import Cell
 from engine.errors import ErrorClass, ProviderError
@@ -75,19 +75,20 @@ async def test_files_of_a_batch_whose_rows_never_came_stay_at_the_provider(rig: 
 class Twice(ScriptedBatches):
     """Says first of every request that it failed, far ahead of its answer."""
 
-    def rows(self, path: Path) -> Iterator[Row]:
+    def rows(self, lines: Iterable[bytes]) -> Iterator[Row]:
         """Yield errors, then what the file says."""
-        found = list(super().rows(path))
+        found = list(super().rows(lines))
         yield from (Row(row.custom_id, ProviderError(ErrorClass.TRANSIENT, "oops", status=500)) for row in found)
         yield from found
 
 
-async def test_an_answer_counts_whatever_another_row_says_of_its_request(rig: Rig) -> None:
+@pytest.mark.parametrize("requests", [10, CHUNK + 100], ids=["few", "more than are kept"])
+async def test_an_answer_counts_whatever_another_row_says_of_its_request(rig: Rig, requests: int) -> None:
     """It was paid for."""
     provider = rig.by_batch(kind=Twice)
-    assert await within(rig, batched(range(10))) is Outcome.COMPLETE
+    assert await within(rig, batched(range(requests))) is Outcome.COMPLETE
     assert rig.calls == []
-    assert paid_once(rig, provider, 10)
+    assert paid_once(rig, provider, requests)
 
 
 class Failing(ScriptedBatches):
@@ -119,9 +120,9 @@ def test_no_index_is_too_large_to_be_refused(index: str) -> None:
 class Strange(ScriptedBatches):
     """Adds rows that no line of ours has."""
 
-    def rows(self, path: Path) -> Iterator[Row]:
+    def rows(self, lines: Iterable[bytes]) -> Iterator[Row]:
         """Yield strange rows, then what the file says."""
-        found = list(super().rows(path))
+        found = list(super().rows(lines))
         head = found[0].custom_id.rpartition("-")[0]
         for custom_id in (f"{head}-{10**30}", f"{head}-99999", "../../x", "\x1b[2J", head, f"{head}-٣", ""):
             yield Row(custom_id, found[0].outcome)

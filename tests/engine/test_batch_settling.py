@@ -16,7 +16,7 @@ from engine.clock import SystemClock
 from engine.events import Outcome, StageCount
 from engine.request import Completion
 from engine.retry import RetryPolicy
-from engine.rows import CompletionRow, PaidRow, ReadRows
+from engine.rows import CompletionRow, ReadRows
 from engine.store import Store
 from engine.testing import EchoReader, make_cell
 from engine.writes import SettleMany
@@ -127,9 +127,8 @@ async def test_many_settlements_are_refused_together_when_one_request_is_answere
         rows = [
             CompletionRow(each, 1, "again", "", "stop", "", "", "", 1, 0, 0, 1, 0, 1, 1, 1, b"") for each in (1, 2, 3)
         ]
-        paid = [PaidRow(99, 99, 1, each, 1) for each in (1, 2, 3)]
         with pytest.raises(AnsweredAlreadyError):
-            await store.put(SettleMany(paid, rows, ReadRows(), []))
+            await store.put(SettleMany(rows, ReadRows(), []))
     assert await rig.query("SELECT DISTINCT text FROM completion") == [("hi",)]
     assert await rig.spent() == 3 * PAID
 

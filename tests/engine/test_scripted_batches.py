@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from engine.batch.ordering import lines_of
 from engine.batch.provider import (
     QUEUE_FULL,
     RESULTS_NOT_READY,
@@ -61,7 +62,7 @@ async def submit(
 async def harvest(provider: ScriptedBatches, folder: Path, batch: RemoteBatch) -> list[Row]:
     """Poll, download and read."""
     paths = await provider.download(await provider.poll(batch.id), folder / "out")
-    return [row for path in paths for row in provider.rows(path)]
+    return [row for path in paths for row in provider.rows(lines_of(path))]
 
 
 async def test_nothing_is_charged_before_a_batch_ends(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def page(*batches: dict[str, object], more: bool = False) -> httpx.Response:
 
 def outcome(result: object) -> Completion | ProviderError | Unpaid:
     """Return how a row reads."""
-    (row,) = adapter().read_lines(iter([json.dumps({"custom_id": "a", "result": result}).encode()]))
+    (row,) = adapter().rows(iter([json.dumps({"custom_id": "a", "result": result}).encode()]))
     assert row.custom_id == "a"
     return row.outcome
 

@@ -1,7 +1,6 @@
 """Results files are hostile text: whatever a line holds, every line gives one row and nothing is raised."""
 
 import json
-from pathlib import Path
 
 import httpx
 import pytest
@@ -11,11 +10,10 @@ from hypothesis import strategies as st
 from engine.batch.provider import BatchProvider, Unpaid
 from engine.errors import ProviderError
 from engine.request import Completion
-from providers import batch_rows
 from providers.anthropic_batch import AnthropicBatches
 from providers.batch_dialect import BATCH_DIALECTS
 from providers.batch_link import BatchLink
-from providers.batch_rows import lines_of, row_dialect
+from providers.batch_rows import row_dialect
 from providers.classify import ErrorTable
 from providers.dialect import DIALECTS
 from providers.gemini_batch import GeminiBatches
@@ -67,7 +65,7 @@ ADAPTERS: dict[str, OpenAIBatches | AnthropicBatches | GeminiBatches] = {
 @given(lines=st.lists(rows.map(lambda row: json.dumps(row).encode()) | st.binary(max_size=40), max_size=4))
 def test_every_line_gives_one_row(name: str, lines: list[bytes]) -> None:
     """Bytes that are no JSON, JSON that is no row, rows with anything in any field."""
-    found = list(ADAPTERS[name].read_lines(iter(lines)))
+    found = list(ADAPTERS[name].rows(iter(lines)))
     assert len(found) == len(lines)
     for row in found:
         assert isinstance(row.custom_id, str)
@@ -77,7 +75,7 @@ def test_every_line_gives_one_row(name: str, lines: list[bytes]) -> None:
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_a_line_nested_without_end_is_a_row(name: str) -> None:
     """The parser's depth is not the reader's problem."""
-    (row,) = ADAPTERS[name].read_lines(iter([b'{"error":' + b"[" * 100_000]))
+    (row,) = ADAPTERS[name].rows(iter([b'{"error":' + b"[" * 100_000]))
     assert isinstance(row.outcome, ProviderError)
 
 
@@ -85,17 +83,9 @@ def test_a_line_nested_without_end_is_a_row(name: str) -> None:
 def test_a_row_of_an_unknown_shape_keeps_its_id(name: str, field: str) -> None:
     """So that its request is known to have come back, and perhaps been charged."""
     text = json.dumps({field: "a", "response": [1], "error": 7, "result": "odd", "metadata": 3}).encode()
-    (row,) = ADAPTERS[name].read_lines(iter([text]))
+    (row,) = ADAPTERS[name].rows(iter([text]))
     assert isinstance(row.outcome, ProviderError)
     assert (row.custom_id, row.outcome.maybe_billed) == ("a", True)
-
-
-def test_a_line_longer_than_any_answer_comes_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory is bounded; the lines behind it are read."""
-    monkeypatch.setattr(batch_rows, "LONGEST_LINE", 8)
-    path = tmp_path / "r.jsonl"
-    path.write_bytes(b"x" * 20 + b"\n{}\n")
-    assert list(lines_of(path)) == [b"x" * 8, b"x" * 8, b"x" * 4 + b"\n", b"{}\n"]
 
 
 @pytest.mark.parametrize(("second", "optional"), [(True, True), (False, False)])

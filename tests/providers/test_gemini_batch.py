@@ -83,7 +83,7 @@ async def polled(found: dict[str, object]) -> RemoteBatch:
 
 def rows(*texts: str) -> list[tuple[str, object]]:
     """Return ids and outcomes of rows."""
-    return [(row.custom_id, row.outcome) for row in adapter().read_lines(iter(text.encode() for text in texts))]
+    return [(row.custom_id, row.outcome) for row in adapter().rows(iter(text.encode() for text in texts))]
 
 
 def test_a_line_is_a_key_and_the_single_call_s_body() -> None:

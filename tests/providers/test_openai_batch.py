@@ -8,6 +8,7 @@ import httpx
 import msgspec
 import pytest
 
+from engine.batch.ordering import lines_of
 from engine.batch.provider import QUEUE_FULL, BatchLine, BatchState, Marker, RemoteBatch, Shard, Unpaid
 from engine.errors import ErrorClass, ProviderError
 from engine.request import Completion, Decoding, Finish, Message, Request, Role, chat
@@ -83,7 +84,7 @@ def refusal(name: str, bad: BatchLine) -> ProviderError:
 
 def outcome(name: str, **row: object) -> Completion | ProviderError | Unpaid:
     """Return how a row reads."""
-    (found,) = adapter(name).read_lines(iter([json.dumps({"custom_id": "a", **row}).encode()]))
+    (found,) = adapter(name).rows(iter([json.dumps({"custom_id": "a", **row}).encode()]))
     assert found.custom_id == "a"
     return found.outcome
 
@@ -267,14 +268,14 @@ def test_a_row_that_says_nothing_may_have_been_charged(row: dict[str, object]) -
 def test_a_line_that_cannot_be_read_is_a_row_without_an_id() -> None:
     """The rows around it are read."""
     good = json.dumps({"custom_id": "a", "response": {"status_code": 200, "body": CHAT}}).encode()
-    rows = list(adapter().read_lines(iter([good, b"{oops", b"[]", good])))
+    rows = list(adapter().rows(iter([good, b"{oops", b"[]", good])))
     assert [row.custom_id for row in rows] == ["a", "", "", "a"]
     assert all(isinstance(row.outcome, ProviderError) for row in rows[1:3])
 
 
 def test_ids_of_digits_stay_text() -> None:
     """`007` is not 7."""
-    (row,) = adapter().read_lines(iter([b'{"custom_id":"007","response":null,"error":{"code":"batch_expired"}}']))
+    (row,) = adapter().rows(iter([b'{"custom_id":"007","response":null,"error":{"code":"batch_expired"}}']))
     assert row.custom_id == "007"
 
 
@@ -282,7 +283,7 @@ def test_a_file_is_read_line_by_line_with_or_without_a_last_line_end(tmp_path: P
     """Blank lines and carriage returns do not matter."""
     path = tmp_path / "r.jsonl"
     path.write_bytes(b'{"custom_id":"a"}\r\n\n{"custom_id":"b"}')
-    assert [row.custom_id for row in adapter().rows(path)] == ["a", "b"]
+    assert [row.custom_id for row in adapter().rows(lines_of(path))] == ["a", "b"]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ import pytest_asyncio
 from bench.simulator.bill import Charge, read_bill
 from bench.simulator.launch import Running, running
 from bench.simulator.rehearsal import accounts
+from engine.batch.ordering import lines_of
 from engine.batch.provider import QUEUE_FULL, BatchLine, BatchProvider, Marker, RemoteBatch, Row, Shard
 from engine.batch.testing import LIMITS, BatchAnswer, BatchFaults, ScriptedBatches
 from engine.errors import ErrorClass, ProviderError
@@ -99,7 +100,7 @@ class Desk:
     async def harvest(self, batch: RemoteBatch) -> list[Row]:
         """Download all results, trying again while that is what they ask for, and return their rows."""
         paths = await self.patiently(lambda: self.provider.download(batch, self.folder / "results"))
-        return [row for path in paths for row in self.provider.rows(path)]
+        return [row for path in paths for row in self.provider.rows(lines_of(path))]
 
     async def patiently(self, call: Callable[[], Awaitable[Any]]) -> Any:
         """Return what a call returns, trying again while it says that a later try may help."""
