@@ -11,7 +11,7 @@ from typing import Final
 
 CACHE_KIB: Final = 65_536
 #: The newest schema whose stores this program knows, and the newest version of the views that it reads.
-SCHEMA: Final = 2
+SCHEMA: Final = 3
 VIEWS_VERSION: Final = 2
 FIRST_VERSION: Final = 1
 _DAMAGED: Final = "is damaged ({}); restore a copy, or recover it with `sqlite3 STORE .recover`"

@@ -6,6 +6,7 @@ any length: lines are bounded, and what is held in memory is two numbers for eac
 """
 
 import os
+import re
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,9 +16,6 @@ from engine.batch.provider import Marker
 
 LONGEST_LINE: Final = 64 << 20
 BUFFER: Final = 1 << 17
-# Ids have at most so many digits after their head.
-_DIGITS: Final = 12
-_NOBODY: Final = -1
 
 
 def lines_of(path: Path) -> Iterator[bytes]:
@@ -57,19 +55,20 @@ def _find(path: Path, marker: Marker, count: int) -> _Places | None:
     """Return the places of all lines; None for a file that has its order already."""
     none = array("q", bytes(8 * count))
     places = _Places(none, none[:], array("q"), array("q"))
-    head = f'"{marker.line_head}'.encode()
-    start, last, ordered = 0, _NOBODY, True
+    starts, sizes, *_ = places
+    find = re.compile(b'"%s([0-9]{1,12})"' % re.escape(marker.line_head.encode())).search
+    start, last, ordered = 0, -1, True
     for line in _pieces(path):
-        number = _number(line, head, count)
-        if number < 0 or places.sizes[number]:
-            if not line.isspace():
-                places.other_starts.append(start)
-                places.other_sizes.append(len(line))
-            ordered = ordered and number in (_NOBODY, last)
-        else:
-            places.starts[number], places.sizes[number] = start, len(line)
+        found, size = find(line), len(line)
+        number = int(found[1]) if found else count
+        if number < count and not sizes[number]:
+            starts[number], sizes[number] = start, size
             ordered, last = ordered and number > last, number
-        start += len(line)
+        elif not line.isspace():
+            places.other_starts.append(start)
+            places.other_sizes.append(size)
+            ordered = ordered and (number >= count or number == last)
+        start += size
     return None if ordered else places
 
 
@@ -77,13 +76,3 @@ def _pieces(path: Path) -> Iterator[bytes]:
     with path.open("rb", buffering=BUFFER) as file:
         while line := file.readline(LONGEST_LINE):
             yield line
-
-
-def _number(line: bytes, head: bytes, count: int) -> int:
-    found = line.find(head)
-    if found < 0:
-        return _NOBODY
-    start = found + len(head)
-    digits = line[start : start + _DIGITS].partition(b'"')[0]
-    number = int(digits) if digits.isdigit() else _NOBODY
-    return number if number < count else _NOBODY

@@ -228,7 +228,9 @@ SELECT DISTINCT stage FROM request WHERE sweep_id = :sweep_id AND lane = :lane A
 
 -- any_pending --
 SELECT EXISTS (SELECT 1 FROM json_each(:stages) s CROSS JOIN request r ON r.sweep_id = :sweep_id AND r.stage = s.value
-    AND r.state IN ('planned', 'sent', 'in_doubt'));
+        AND r.state = 'planned')
+    OR EXISTS (SELECT 1 FROM spend WHERE sweep_id = :sweep_id AND reserved_tokens > 0
+        AND stage IN (SELECT value FROM json_each(:stages)));
 
 -- batch_candidates --
 SELECT r.id, r.key, r.stage, r.alias, r.attempts, r.size, r.messages, r.priority, p.body
