@@ -6,10 +6,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from engine.bulk import Insert
 from engine.codec import Codec
 from engine.lane import Leased, LeasedCell
 from engine.retry import Tries
-from engine.rows import ROWS, Planting, ReadRows, positional
+from engine.rows import INSERTS, CompletionRow, Planting, ReadRows
 from engine.writer import Operation, Probe
 from engine.writes import (
     Enlist,
@@ -37,7 +38,8 @@ class Applier:
     """Applies groups; holds the statements."""
 
     def __init__(self, queries: Mapping[str, str], codec: Codec) -> None:
-        self._sql = {**queries, **{name: positional(queries[name], fields) for name, fields in ROWS.items()}}
+        self._sql = queries
+        self._inserts = {name: Insert(queries[name], fields) for name, fields in INSERTS.items()}
         self._codec = codec
 
     def apply(self, connection: sqlite3.Connection, group: Sequence[Operation]) -> list[object]:
@@ -71,15 +73,14 @@ class Applier:
         """Insert cells with their requests; return how many cells are new."""
         if not planting.cells:
             return 0
-        connection.executemany(self._sql["plan_request"], planting.requests)
-        connection.executemany(self._sql["plan_prompt"], planting.prompts)
-        cursor = connection.executemany(self._sql["plan_cell"], planting.cells)
-        return cursor.rowcount
+        self._inserts["plan_request"].run(connection, planting.requests)
+        self._inserts["plan_prompt"].run(connection, planting.prompts)
+        return self._inserts["plan_cell"].run(connection, planting.cells)
 
     def _send(self, connection: sqlite3.Connection, group: Sequence[Send], results: dict[Operation, object]) -> None:
-        connection.executemany(self._sql["send_request"], [each.request for each in group])
-        cursor = connection.executemany(self._sql["send_attempt"], [each.attempt for each in group])
-        all_went = cursor.rowcount == len(group)
+        rows = {"rows": _json([each.attempt for each in group])}
+        connection.execute(self._sql["send_requests"], rows)
+        all_went = connection.execute(self._sql["send_attempts"], rows).rowcount == len(group)
         for each in group:
             results[each] = all_went or bool(self._first(connection, "was_sent", each.attempt._asdict()))
 
@@ -91,30 +92,34 @@ class Applier:
         return frozenset(row[0] for row in connection.execute(self._sql["enlisted"], enlist.values).fetchall())
 
     def _settle(self, connection: sqlite3.Connection, group: Sequence[Settle]) -> None:
-        connection.executemany(self._sql["settle_attempt"], [each.paid for each in group])
-        cursor = connection.executemany(self._sql["settle_completion"], [each.completion for each in group])
-        if cursor.rowcount < len(group):
+        if self._complete(connection, [each.completion for each in group]) < len(group):
+            # Another attempt has answered before: this one is paid for too, and not read.
+            connection.executemany(self._sql["settle_attempt"], [each.paid._asdict() for each in group])
             group = [each for each in group if self._answers(connection, each)]
-        connection.executemany(self._sql["settle_request"], [each.request for each in group])
         self._read(connection, group)
-        if apart := [each.request for each in group if each.leaves_unread]:
-            connection.executemany(self._sql["join_cells"], apart)
+        if apart := [each.completion.request_id for each in group if each.leaves_unread]:
+            connection.execute(self._sql["join_cells"], {"ids": _json(apart)})
+
+    def _complete(self, connection: sqlite3.Connection, rows: Sequence[CompletionRow]) -> int:
+        """Store answers to requests that have none, settle their attempts and requests; return how many were new."""
+        new = self._inserts["settle_completion"].run(connection, rows)
+        ids = {"ids": _json([row.request_id for row in rows])}
+        connection.execute(self._sql["settle_attempts"], ids)
+        connection.execute(self._sql["settle_requests"], ids)
+        return new
 
     def _settle_many(self, connection: sqlite3.Connection, group: Sequence[SettleMany]) -> None:
         for many in group:
-            cursor = connection.executemany(self._sql["settle_completion"], many.completions)
-            if 0 <= cursor.rowcount < len(many.completions):
+            if self._complete(connection, many.completions) < len(many.completions):
                 raise AnsweredAlreadyError
-            connection.execute(self._sql["settle_attempts"], {"ids": many.ids})
-            connection.execute(self._sql["settle_requests"], {"ids": many.ids})
             connection.executemany(self._sql["fail_attempt"], many.failed_attempts)
             connection.executemany(self._sql["fail_request"], many.failed_requests)
             self._read_rows(connection, many.rows)
 
     def _answers(self, connection: sqlite3.Connection, each: Settle) -> bool:
         """Say whether the stored answer is this one; a second one is paid for but not read."""
-        found = self._first(connection, "answering_attempt", each.request._asdict())
-        return found == each.completion.attempt
+        completion = each.completion
+        return self._first(connection, "answering_attempt", {"request_id": completion.request_id}) == completion.attempt
 
     def _read(self, connection: sqlite3.Connection, group: Sequence[Reads]) -> None:
         merged = ReadRows()
@@ -128,16 +133,16 @@ class Applier:
             for status, reason, version, cell_id in rows.readings:
                 alike.setdefault((status, reason, version), []).append(cell_id)
             for (status, reason, version), ids in alike.items():
-                values = {"status": status, "reason": reason, "version": version, "ids": _list(ids)}
+                values = {"status": status, "reason": reason, "version": version, "ids": _json(ids)}
                 connection.execute(self._sql["read_cells"], values)
-            connection.executemany(self._sql["read_body"], rows.bodies)
+            self._inserts["read_body"].run(connection, rows.bodies)
             self._plant(connection, rows.follow_ups)
 
     def _lease(self, connection: sqlite3.Connection, lease: Lease) -> list[Leased]:
         values = lease.values
         connection.execute(self._sql["expire"], values)
         taken = connection.execute(self._sql["lease"], values).fetchall()
-        chosen = {"ids": _list([row[0] for row in taken]), "sweep_id": values["sweep_id"]}
+        chosen = {"ids": _json([row[0] for row in taken]), "sweep_id": values["sweep_id"]}
         prompts = connection.execute(self._sql["lease_prompts"], chosen).fetchall()
         cells: dict[int, list[LeasedCell]] = {}
         for request_id, cell_id, stage, coords in connection.execute(self._sql["lease_cells"], chosen).fetchall():
@@ -160,8 +165,8 @@ class Applier:
         return rows[0][0] if rows else None
 
 
-def _list(ids: Sequence[int]) -> str:
-    return msgspec.json.encode(ids).decode()
+def _json(rows: Sequence[object]) -> str:
+    return msgspec.json.encode(rows).decode()
 
 
 def _only(group: Sequence[Operation], kind: type[Kind]) -> list[Kind]:

@@ -1,11 +1,10 @@
 """The rows that a plan, a call and a reading write, as tuples in the order of their statement's parameters.
 
-Each row names its fields as queries.sql names the parameters; `positional` checks that both agree when a store is
-opened, so that a column can never end up in another's place.
+Each row names its fields as queries.sql names the parameters; that both agree is checked when a store is opened, so
+that a column can never end up in another's place.
 """
 
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
@@ -21,7 +20,6 @@ IDENT_BYTES: Final = 16
 ERROR_CHARACTERS: Final = 500
 BATCH_SUFFIX: Final = " (batch)"
 Scalar = str | int | bool | None
-_PARAMETER: Final = re.compile(r":([a-z_]+)")
 
 
 class RequestRow(NamedTuple):
@@ -57,14 +55,6 @@ class CellRow(NamedTuple):
     parent_id: int | None
     changes: str
     key: bytes
-
-
-class MarkSentRow(NamedTuple):
-    """A leased request that is being sent."""
-
-    request_id: int
-    run_id: int
-    number: int
 
 
 class AttemptRow(NamedTuple):
@@ -119,12 +109,6 @@ class CompletionRow(NamedTuple):
     raw: bytes
 
 
-class RequestIdRow(NamedTuple):
-    """A request."""
-
-    request_id: int
-
-
 class ReadingRow(NamedTuple):
     """How a cell's answer was read."""
 
@@ -141,30 +125,14 @@ class BodyRow(NamedTuple):
     body: str
 
 
-ROWS: Final[dict[str, tuple[str, ...]]] = {
+# Of the statements that insert such rows.
+INSERTS: Final[Mapping[str, tuple[str, ...]]] = {
     "plan_request": RequestRow._fields,
     "plan_prompt": PromptRow._fields,
     "plan_cell": CellRow._fields,
-    "send_request": MarkSentRow._fields,
-    "send_attempt": AttemptRow._fields,
-    "settle_attempt": PaidRow._fields,
     "settle_completion": CompletionRow._fields,
-    "settle_request": RequestIdRow._fields,
-    "join_cells": RequestIdRow._fields,
     "read_body": BodyRow._fields,
 }
-
-
-def positional(statement: str, fields: Sequence[str]) -> str:
-    """Return `statement` with `?` for its named parameters.
-
-    Raises:
-        ValueError: the parameters are not exactly `fields`, in that order.
-    """
-    names = _PARAMETER.findall(statement)
-    if names != list(fields):
-        raise ValueError(f"a statement takes {names}, its row holds {list(fields)}")
-    return _PARAMETER.sub("?", statement)
 
 
 class Planting:

@@ -10,11 +10,9 @@ from engine.rows import (
     AttemptRow,
     CompletionRow,
     EnlistRow,
-    MarkSentRow,
     PaidRow,
     Planting,
     ReadRows,
-    RequestIdRow,
     Scalar,
 )
 from engine.writer import Operation
@@ -45,13 +43,12 @@ class Plan(Operation):
 class Send(Operation):
     """Make an attempt durable; resolves to True, or False when the lease was lost and nothing may be sent."""
 
-    __slots__ = ("attempt", "request")
+    __slots__ = ("attempt",)
     urgent = True
 
     def __init__(self, attempt: AttemptRow) -> None:
         super().__init__()
         self.attempt = attempt
-        self.request = MarkSentRow(attempt.request_id, attempt.run_id, attempt.number)
 
 
 class Enlist(Operation):
@@ -82,7 +79,7 @@ class Reads(Operation):
 class Settle(Reads):
     """Store a paid completion, its readings and what follows from them, in one transaction."""
 
-    __slots__ = ("completion", "key", "leaves_unread", "paid", "request")
+    __slots__ = ("completion", "key", "leaves_unread", "paid")
 
     def __init__(
         self, key: bytes, paid: PaidRow, completion: CompletionRow, rows: ReadRows | None = None, *, leaves_unread: bool
@@ -92,7 +89,6 @@ class Settle(Reads):
         self.key = key
         self.paid = paid
         self.completion = completion
-        self.request = RequestIdRow(completion.request_id)
         self.leaves_unread = leaves_unread
 
 
@@ -120,7 +116,7 @@ class SettleMany(Operation):
     Refused when one of the requests has an answer already.
     """
 
-    __slots__ = ("completions", "failed_attempts", "failed_requests", "ids", "rows")
+    __slots__ = ("completions", "failed_attempts", "failed_requests", "rows")
 
     def __init__(
         self,
@@ -131,7 +127,6 @@ class SettleMany(Operation):
         """`fails` are rows of attempts and of their requests."""
         super().__init__()
         self.completions, self.rows = completions, rows
-        self.ids = msgspec.json.encode([each.request_id for each in completions]).decode()
         self.failed_attempts = [attempt for attempt, _ in fails]
         self.failed_requests = [request for _, request in fails]
 

@@ -1,5 +1,5 @@
 -- Statements by name. `:name` parameters; one statement each. `@EVENT@` lists the states in which the transition table
--- allows that event, `@VERSION@` is the schema's. Where rows.py has a row for a statement, its fields come in this order.
+-- allows that event, `@VERSION@` is the schema's. Where rows.py has a row for a statement, its fields come in this order; `:rows` are such rows as JSON.
 
 -- plan_request --
 INSERT INTO request (key, sweep_id, lane, provider, model, alias, stage, priority, size, messages)
@@ -11,13 +11,15 @@ WHERE request.owner IS NULL AND (
     OR request.alias <> excluded.alias AND request.state = 'planned');
 
 -- plan_prompt --
-INSERT INTO prompt (request_id, body) VALUES ((SELECT id FROM request WHERE key = :key), :body) ON CONFLICT DO NOTHING;
+INSERT INTO prompt (request_id, body) SELECT r.id, t.column2 FROM (VALUES (:key, :body)) t CROSS JOIN request r ON r.key = t.column1
+WHERE true ON CONFLICT DO NOTHING;
 
 -- plan_cell --
 INSERT INTO cell (ident, sweep_id, stage, alias, coords, parent_id, changes, request_id, joined)
-SELECT :ident, :sweep_id, :stage, :alias, :coords, :parent_id, :changes, id, state <> 'planned' OR owner IS NOT NULL
-FROM request WHERE key = :key
-ON CONFLICT (ident) DO NOTHING;
+SELECT t.column1, t.column2, t.column3, t.column4, t.column5, t.column6, t.column7, r.id,
+    r.state <> 'planned' OR r.owner IS NOT NULL
+FROM (VALUES (:ident, :sweep_id, :stage, :alias, :coords, :parent_id, :changes, :key)) t CROSS JOIN request r ON r.key = t.column8
+WHERE true ON CONFLICT (ident) DO NOTHING;
 
 -- adopt --
 UPDATE request SET sweep_id = :sweep_id, alias = c.alias, stage = c.stage, state = 'planned', failures = 0, throttles = 0,
@@ -31,14 +33,16 @@ RETURNING id;
 -- mark_planned --
 UPDATE sweep SET planned = 1 WHERE id = :sweep_id;
 
--- send_request --
+-- send_requests --
 UPDATE request SET state = 'sent', attempts = attempts + 1
-WHERE id = :request_id AND owner = :run_id AND attempts = :number - 1 AND state = 'planned';
+FROM json_each(:rows) t
+WHERE request.id = t.value ->> 3 AND owner = t.value ->> 4 AND attempts = t.value ->> 5 - 1 AND state = 'planned';
 
--- send_attempt --
+-- send_attempts --
 INSERT INTO attempt (request_id, number, run_id, sweep_id, provider, alias, stage, reserved_nano, reserved_tokens, sent_ms)
-SELECT id, attempts, owner, sweep_id, provider, alias, stage, :reserved_nano, :reserved_tokens, :sent_ms
-FROM request WHERE id = :request_id AND owner = :run_id AND attempts = :number AND state = 'sent';
+SELECT r.id, r.attempts, r.owner, r.sweep_id, r.provider, r.alias, r.stage, t.value ->> 0, t.value ->> 1, t.value ->> 2
+FROM json_each(:rows) t CROSS JOIN request r ON r.id = t.value ->> 3
+WHERE r.owner = t.value ->> 4 AND r.attempts = t.value ->> 5 AND r.state = 'sent';
 
 -- was_sent --
 SELECT count(*) FROM attempt WHERE request_id = :request_id AND number = :number AND run_id = :run_id;
@@ -68,11 +72,7 @@ WHERE id IN (SELECT value FROM json_each(:ids)) AND state IN (@COMPLETE@);
 SELECT attempt FROM completion WHERE request_id = :request_id;
 
 -- join_cells --
-UPDATE cell SET joined = 1 WHERE request_id = :request_id AND reading_status IS NULL;
-
--- settle_request --
-UPDATE request SET state = 'settled', owner = NULL, lease_ms = NULL, error_class = NULL, error = NULL
-WHERE id = :request_id AND state IN (@COMPLETE@);
+UPDATE cell SET joined = 1 WHERE request_id IN (SELECT value FROM json_each(:ids)) AND reading_status IS NULL;
 
 -- fail_request --
 UPDATE request SET state = :state, error_class = :error_class, error = :error, failures = :failures,

@@ -16,10 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import engine
+from engine.bulk import positional
 from engine.database import APPLICATION_ID, load_queries, migrations, open_reader
 from engine.errors import ErrorClass, StoreError
 from engine.ledger import Amount
-from engine.rows import ROWS, positional
+from engine.rows import INSERTS
 from engine.state import State
 from engine.store import Store
 from engine.testing import make_cell, make_cells, make_ticket
@@ -122,8 +123,8 @@ def test_every_table_is_strict() -> None:
 def test_every_statement_fits_the_schema(name: str) -> None:
     """SQLite compiles it, and where a row is declared for it, the row's fields are its parameters in order."""
     statement = load_queries()[name]
-    if name in ROWS:
-        assert positional(statement, ROWS[name]).count("?") == len(ROWS[name])
+    if name in INSERTS:
+        assert positional(statement, INSERTS[name]).count("?") == len(INSERTS[name])
     with closing(sqlite3.connect(":memory:")) as connection:
         for _, script in migrations():
             connection.executescript(script)
