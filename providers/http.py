@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from email.utils import formatdate
+from itertools import chain
 from typing import Final, TypeVar, cast
 
 import aiohttp
@@ -221,14 +222,22 @@ class HttpEndpoint:
         return self.root + path.removeprefix(ABOVE) if path.startswith(ABOVE) else self._base + path
 
     def _masked(self, status: int, raw: Iterable[tuple[bytes, bytes]], body: bytes) -> HttpReply:
+        parts = list(chain.from_iterable(raw))
         if self._secret is not None:
             mask = self._secret.mask_fragments if status >= FIRST_ERROR else self._secret.mask
             body = mask(body[:MOST_ERROR_BYTES] if status >= FIRST_ERROR else body)
-            raw = [(name, mask(value)) for name, value in raw]
-        headers = {name.lower().decode("latin-1"): value.decode("latin-1") for name, value in raw}
+            parts = _masked_parts(parts, mask)
+        texts = [part.decode("latin-1") for part in parts]
+        headers = dict(zip(map(str.lower, texts[::2]), texts[1::2], strict=True))
         if "date" not in headers:
             headers["date"] = formatdate(time.time(), usegmt=True)
         return HttpReply(status, headers, body)
+
+
+def _masked_parts(parts: list[bytes], mask: Callable[[bytes], bytes]) -> list[bytes]:
+    """Return the names and values of headers masked: in one piece, since there are many and hardly ever a key."""
+    joined = b"\0".join(parts)
+    return parts if mask(joined) == joined else [mask(part) for part in parts]
 
 
 async def map_errors(call: Awaitable[T]) -> T:
