@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from engine.clock import Clock
@@ -42,12 +42,14 @@ class Calls:
         self._readings, self._clock, self._rng, self._progress = readings, clock, rng, progress
         self._tell, self._wake = tell, wake
         self._defects: Counter[str] = Counter()
+        self._turns: dict[Ticket, asyncio.Future[None]] = {}
 
     async def carry_out(self, ticket: Ticket) -> None:
         """Send an admitted request and store what came of it."""
         if self.draining:
             self._postpone(ticket)
             return
+        began = self._clock.now()
         try:
             went = await self._store.send(ticket, self._run_id, self._clock.wall_ms())
         except StoreError:
@@ -58,15 +60,40 @@ class Calls:
             self.held.discard(ticket.leased.id)
             return
         ticket.advance(Event.SEND)
-        if self.draining:
+        self._scheduler.committed(ticket, self._clock.now() - began)
+        if ticket.ahead and not self.draining:
+            await self._turn(ticket)
+        if ticket.ahead or self.draining:
             await self._unsend(ticket)
             return
         await self._exchange(ticket)
+
+    def let_go(self, tickets: Iterable[Ticket]) -> None:
+        """Let requests go on whose attempts are on disk: to the provider, or back, as their lane has decided."""
+        for ticket in tickets:
+            turn = self._turns.get(ticket)
+            if turn is not None and not turn.done():
+                turn.set_result(None)
+
+    def drain(self) -> None:
+        """Send nothing more, what is on disk for it included."""
+        self.draining = True
+        self.let_go(list(self._turns))
 
     def hang_up(self) -> None:
         """Cancel the calls on the wire; their attempts stay open on disk and count as possibly billed."""
         for task in self.on_wire:
             task.cancel()
+
+    async def _turn(self, ticket: Ticket) -> None:
+        """Wait until there is room for a call, or none will be made."""
+        turn = self._turns[ticket] = asyncio.get_running_loop().create_future()
+        self.let_go(self._scheduler.departures(ticket, self._clock.now()))
+        self._wake()
+        try:
+            await turn
+        finally:
+            del self._turns[ticket]
 
     def _postpone(self, ticket: Ticket) -> None:
         now = self._clock.now()
@@ -118,7 +145,9 @@ class Calls:
         completion, usage = reply.completion, reply.completion.usage
         tokens = max(0, usage.input_tokens + usage.output_tokens)
         paid = Amount(cost_nano(self._prices[ticket.leased.alias], usage), tokens)
-        warnings = self._scheduler.settle(ticket, usage, paid, reply.hints, self._clock.now())
+        now = self._clock.now()
+        warnings = self._scheduler.settle(ticket, usage, paid, reply.hints, now)
+        self.let_go(self._scheduler.departures(ticket, now))
         self._wake()
         cells = ticket.leased.cells
         reads = [self._readings.read(cell, completion) for cell in cells]

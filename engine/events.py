@@ -6,7 +6,7 @@ from enum import StrEnum
 import msgspec
 
 from engine.lane import LaneSnapshot
-from engine.ledger import Account, Scope
+from engine.ledger import Account, Scope, Shortage
 
 
 class Outcome(StrEnum):
@@ -52,11 +52,12 @@ Listener = Callable[[Notice], None]
 
 
 class StageCount(msgspec.Struct, frozen=True, kw_only=True):
-    """Progress of one stage, in cells."""
+    """Progress of one stage, in cells; `known` of them were in the store when the run began, done or not."""
 
     read: int = 0
     unreadable: int = 0
     failed: int = 0
+    known: int = 0
 
 
 class BatchView(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +85,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         calls, input_tokens, output_tokens, spent_nano: of this run.
         started, now: monotonic seconds.
         planning: root cells are still being planned.
+        short: the caps that withhold the rest, once a run has ended for them.
     """
 
     stages: Mapping[str, StageCount]
@@ -100,3 +102,4 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     draining: bool
     refused: str
     batches: tuple[BatchView, ...] = ()
+    short: tuple[Shortage, ...] = ()

@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from engine.ahead import Ahead
 from engine.concurrency import Concurrency
 from engine.ledger import Amount, Budget, Reservation, Scope
 from engine.limits import Buckets, Cost, RateLimits
@@ -52,12 +53,13 @@ class Leased(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ticket:
-    """A leased request on its way through this process."""
+    """A leased request on its way through this process; `ahead` while its lane has no room for its call yet."""
 
-    __slots__ = ("attempt", "budget", "cost", "leased", "reservation", "state", "tries", "worst")
+    __slots__ = ("ahead", "attempt", "budget", "cost", "leased", "reservation", "state", "tries", "worst")
 
     def __init__(self, leased: Leased, cost: Cost, worst: Amount, budget: Budget) -> None:
         self.leased = leased
+        self.ahead = False
         self.attempt = leased.attempts + 1
         self.cost = cost
         self.worst = worst
@@ -92,9 +94,12 @@ class Lane:
         self.stopped = ""
         self.sent = 0
         self.throttled = 0
+        self.ahead = 0
         self.withheld: dict[tuple[Scope, ...], deque[Ticket]] = {}
         self._buckets = Buckets(limits, now)
         self._concurrency = Concurrency(limits)
+        self._ahead = Ahead(now)
+        self._written: deque[Ticket] = deque()
         self._queue: deque[Ticket] = deque()
         self._later: list[tuple[float, int, Ticket]] = []
         self._tie = count()
@@ -136,6 +141,10 @@ class Lane:
             return None
         return max(now, self._concurrency.paused_until, self._buckets.ready_at(ticket.cost, now))
 
+    def room_ahead(self) -> bool:
+        """Say whether an attempt may be made durable before there is room for its call."""
+        return not self.stopped and self.ahead < self._ahead.most(self._concurrency.limit)
+
     def next_later(self) -> float | None:
         """Return when the next postponed request comes back into line."""
         return self._later[0][0] if self._later and not self.stopped else None
@@ -164,8 +173,43 @@ class Lane:
         self._concurrency.start()
         self.sent += 1
 
+    def prepare(self, ticket: Ticket) -> None:
+        """Count a request whose attempt is made durable although there is no room for its call yet."""
+        ticket.ahead = True
+        self.ahead += 1
+
+    def committed(self, ticket: Ticket, seconds: float) -> None:
+        """Note that an attempt is on disk, and how long that took; one that is ahead waits for room from now on."""
+        self._ahead.committed(seconds)
+        if ticket.ahead:
+            self._written.append(ticket)
+
+    def depart(self, now: float) -> list[Ticket]:
+        """Admit and return the calls that waited for room and may go now, in their order."""
+        departed: list[Ticket] = []
+        while self._written:
+            ready = self.ready_at(self._written[0], now)
+            if ready is None or ready > now:
+                break
+            ticket = self._written.popleft()
+            self._count_out(ticket)
+            self.admit(ticket, now)
+            departed.append(ticket)
+        return departed
+
+    def next_departure(self, now: float) -> float | None:
+        """Return when the first call that waits for room may go; None when only a call's end can tell."""
+        return self.ready_at(self._written[0], now) if self._written else None
+
+    def recall(self) -> list[Ticket]:
+        """Take out the calls that wait for room, which will not go in this run; each is still to be withdrawn."""
+        recalled = list(self._written)
+        self._written.clear()
+        return recalled
+
     def settle(self, ticket: Ticket, usage: Usage, hints: RateHints | None, now: float) -> None:
         """Count an answered call out, correct the limits by what it used and learn from its headers."""
+        self._ahead.ended(now)
         self._concurrency.succeed()
         actual = Cost(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens)
         self._buckets.correct(ticket.cost, actual, now)
@@ -175,12 +219,14 @@ class Lane:
     def throttle(self, now: float, retry_after: float | None, hints: RateHints | None = None) -> None:
         """Count out a call that was refused for rate, and learn from the refusal's headers."""
         self.throttled += 1
+        self._ahead.ended(now)
         self._concurrency.throttle(now, retry_after)
         if hints is not None:
             self._learn(hints, now)
 
     def fail(self, now: float, retry_after: float | None) -> None:
         """Count out a call that failed."""
+        self._ahead.ended(now)
         self._concurrency.fail(now, retry_after)
 
     def answer(self) -> None:
@@ -189,6 +235,9 @@ class Lane:
 
     def withdraw(self, ticket: Ticket, now: float) -> None:
         """Count out a call that never left and give back what it took of the limits."""
+        if ticket.ahead:
+            self._count_out(ticket)
+            return
         self._concurrency.cancel()
         self._buckets.give_back(ticket.cost, now)
         self.sent -= 1
@@ -204,7 +253,7 @@ class Lane:
 
     def idle(self) -> bool:
         """Say whether the lane neither holds nor awaits anything that could still go."""
-        return not self._queue and not self._later and self.in_flight == 0
+        return not self._queue and not self._later and self.in_flight == 0 and not self.ahead
 
     def drain(self) -> list[Ticket]:
         """Take out every request that is not in flight."""
@@ -228,18 +277,21 @@ class Lane:
             paused_until=self._concurrency.paused_until,
         )
 
+    def _count_out(self, ticket: Ticket) -> None:
+        ticket.ahead = False
+        self.ahead -= 1
+
     def _room(self) -> int:
         return max(WINDOW, 2 * self._concurrency.limit)
 
     def _learn(self, hints: RateHints, now: float) -> None:
-        announced = (
-            ("requests", hints.requests_limit, hints.requests_remaining),
-            ("input_tokens", hints.input_tokens_limit, hints.input_tokens_remaining),
-            ("output_tokens", hints.output_tokens_limit, hints.output_tokens_remaining),
-            ("tokens", hints.tokens_limit, hints.tokens_remaining),
-        )
-        for dimension, limit, remaining in announced:
-            if limit is not None and limit > 0:
-                self._buckets.learn(dimension, limit, now)
-            if remaining is not None:
-                self._buckets.lower_to(dimension, remaining, now)
+        self._learn_one("requests", hints.requests_limit, hints.requests_remaining, now)
+        self._learn_one("input_tokens", hints.input_tokens_limit, hints.input_tokens_remaining, now)
+        self._learn_one("output_tokens", hints.output_tokens_limit, hints.output_tokens_remaining, now)
+        self._learn_one("tokens", hints.tokens_limit, hints.tokens_remaining, now)
+
+    def _learn_one(self, dimension: str, limit: int | None, remaining: int | None, now: float) -> None:
+        if limit is not None and limit > 0:
+            self._buckets.learn(dimension, limit, now)
+        if remaining is not None:
+            self._buckets.lower_to(dimension, remaining, now)

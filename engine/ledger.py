@@ -1,14 +1,19 @@
 """The budget: reserve the worst case, then commit what was paid. Integers only, nested scopes, hard caps."""
 
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
 from copy import copy
 from typing import Final, NamedTuple
 
 import msgspec
 
 from engine.errors import BudgetExhausted
+from engine.money import dollars
 
 WARN_AT_PERCENT: Final = (50, 80, 95)
+_THRESHOLDS: Final = (0, *WARN_AT_PERCENT)
+DOLLARS: Final = "nano-dollars"
+TOKENS: Final = "tokens"
 
 
 class Scope(NamedTuple):
@@ -41,6 +46,31 @@ class Cap(msgspec.Struct, frozen=True, kw_only=True):
 UNCAPPED: Final = Cap()
 
 
+class Shortage(NamedTuple):
+    """A cap that a call may pass; all amounts in `unit`, nano-dollars or tokens.
+
+    Attributes:
+        needs: what the call may take at most.
+        spent, reserved: what is used, and what is set aside for calls and batches under way.
+    """
+
+    scope: Scope
+    unit: str
+    needs: int
+    spent: int
+    reserved: int
+    cap: int
+
+    def __str__(self) -> str:
+        said = _tokens if self.unit == TOKENS else dollars
+        held = f", {said(self.reserved)} set aside for what is under way" if self.reserved else ""
+        unit = " tokens" if self.unit == TOKENS else ""
+        return (
+            f"{self.scope}: {said(self.spent)} of {said(self.cap)}{unit} used{held}; "
+            f"the next call may need {said(self.needs)}"
+        )
+
+
 class Account(msgspec.Struct, kw_only=True):
     """What one scope has used and set aside; `warned` is the last share of its cap that was warned of, in per cent."""
 
@@ -56,17 +86,29 @@ class Account(msgspec.Struct, kw_only=True):
         if self.cap.nano is not None:
             left = self.cap.nano - self.spent_nano - self.reserved_nano
             if amount.nano > left:
-                return "nano-dollars", amount.nano, left
+                return DOLLARS, amount.nano, left
         if self.cap.tokens is not None:
             left = self.cap.tokens - self.spent_tokens - self.reserved_tokens
             if amount.tokens > left:
-                return "tokens", amount.tokens, left
+                return TOKENS, amount.tokens, left
         return None
+
+    def shortages(self, scope: Scope, amount: Amount) -> list[Shortage]:
+        """Return every cap of this account, which is `scope`'s, that `amount` would pass."""
+        caps = (
+            (DOLLARS, amount.nano, self.spent_nano, self.reserved_nano, self.cap.nano),
+            (TOKENS, amount.tokens, self.spent_tokens, self.reserved_tokens, self.cap.tokens),
+        )
+        return [
+            Shortage(scope, unit, needs, spent, reserved, cap)
+            for unit, needs, spent, reserved, cap in caps
+            if cap is not None and needs > cap - spent - reserved
+        ]
 
     def passed(self) -> int:
         """Return the highest warning threshold that spending has passed, in per cent, or 0."""
-        pairs = ((self.spent_nano, self.cap.nano), (self.spent_tokens, self.cap.tokens))
-        return max((_share_passed(spent, cap) for spent, cap in pairs if cap is not None), default=0)
+        used = max(_percent(self.spent_nano, self.cap.nano), _percent(self.spent_tokens, self.cap.tokens))
+        return _THRESHOLDS[bisect_right(WARN_AT_PERCENT, used)]
 
 
 class Budget(NamedTuple):
@@ -138,6 +180,17 @@ class Ledger:
         """Say whether `amount` could be reserved now."""
         return all(account.room(amount) is None for account in budget.accounts)
 
+    def shortages(self, wanted: Iterable[tuple[Budget, Amount]]) -> tuple[Shortage, ...]:
+        """Return the caps that stand in the way of some amounts, each once, with the least of what is wanted of it."""
+        found: dict[tuple[Scope, str], Shortage] = {}
+        for budget, amount in wanted:
+            for scope, account in zip(*budget, strict=True):
+                for short in account.shortages(scope, amount):
+                    known = found.get((scope, short.unit))
+                    if known is None or short.needs < known.needs:
+                        found[scope, short.unit] = short
+        return tuple(found.values())
+
     def commit(self, reservation: Reservation, actual: Amount) -> list[BudgetWarning]:
         """Turn a reservation into what was paid; return the warning thresholds that this passed."""
         self.release(reservation)
@@ -172,5 +225,12 @@ class Ledger:
         return account
 
 
-def _share_passed(spent: int, cap: int) -> int:
-    return max((percent for percent in WARN_AT_PERCENT if spent and spent * 100 >= cap * percent), default=0)
+def _tokens(number: int) -> str:
+    return f"{number:,}"
+
+
+def _percent(spent: int, cap: int | None) -> int:
+    """Return how much of a cap is spent, in whole per cent."""
+    if cap is None or spent == 0:
+        return 0
+    return spent * 100 // cap if cap else 100

@@ -11,6 +11,10 @@ NANO: Final = 1_000_000_000
 PER_MILLION: Final = 1_000_000
 # Enough digits for any amount; what does not fit is refused, never rounded.
 _EXACT: Final = Context(prec=60, traps=[Inexact, InvalidOperation, Overflow])
+# For people to read.
+_PLACES: Final = 4
+_DIGITS: Final = 3
+_CENT: Final = Decimal("0.01")
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,3 +77,14 @@ def usd(nano: int) -> str:
     whole, fraction = divmod(abs(nano), NANO)
     digits = f"{fraction:09d}".rstrip("0")
     return f"{'-' if nano < 0 else ''}${whole}.{digits:0<2}"
+
+
+def dollars(nano: int) -> str:
+    """Return nano-dollars for people to read: four digits after the point, of less than a cent three that count.
+
+    What is kept, sent to programs or reckoned with is exact: `usd`.
+    """
+    amount = Decimal(nano).scaleb(-9)
+    places = _PLACES if abs(amount) >= _CENT or not nano else _DIGITS - 1 - amount.adjusted()
+    whole, _, fraction = f"{abs(amount):,.{places}f}".partition(".")
+    return f"{'-' if nano < 0 else ''}${whole}.{fraction.rstrip('0'):0<2}"

@@ -19,6 +19,7 @@ from engine.clock import Clock
 from engine.errors import StoreError
 from engine.events import Level, Listener, Outcome, Snapshot
 from engine.lane import Lane
+from engine.ledger import Shortage
 from engine.money import Price
 from engine.progress import Progress
 from engine.provider import Provider
@@ -106,6 +107,7 @@ class Runner:
         self._started = clock.now()
         self._planning = False
         self._error: BaseException | None = None
+        self._short: tuple[Shortage, ...] = ()
         self._more = set(scheduler.lanes)
         self._passed_over: dict[str, Exhausted] = {}
         self._leasing: set[str] = set()
@@ -124,7 +126,7 @@ class Runner:
             background.append(asyncio.create_task(self._conduct(self._conductor)))
         try:
             await self._remember_day()
-            await self._store.adopt(self._sweep.id)
+            await self._adopt()
             await self._catch_up()
             await self._work()
             outcome = await self._outcome()
@@ -133,6 +135,18 @@ class Runner:
         if self._error is not None:
             raise self._error
         return outcome
+
+    async def _adopt(self) -> None:
+        """Take over what other sweeps have left of our cells' requests, as soon as the disk lets us."""
+        while not self._given_up_on_disk():
+            try:
+                await self._store.adopt(self._sweep.id)
+            except StoreError:
+                if self._store.refused is None:
+                    raise
+                await asyncio.sleep(REFUSED_PAUSE)
+            else:
+                return
 
     async def _remember_day(self) -> None:
         """Tell lanes with a limit for the day what earlier runs sent in the last 24 hours."""
@@ -144,7 +158,7 @@ class Runner:
 
     def drain(self) -> None:
         """Send nothing more; let the calls on the wire finish and be stored."""
-        self._calls.draining = True
+        self._calls.drain()
         if self._conductor is not None:
             self._conductor.drain()
         self._wake.set()
@@ -174,6 +188,7 @@ class Runner:
             draining=self._calls.draining,
             refused=str(self._store.refused or ""),
             batches=() if self._conductor is None else self._conductor.snapshot(),
+            short=self._short,
         )
 
     # ----- the loop
@@ -197,6 +212,8 @@ class Runner:
             self._refill()
             schedule = self._scheduler.schedule(self._clock.now())
             wake_at = schedule.wake_at
+            self._calls.let_go(schedule.departs)
+            self._calls.let_go(schedule.recalled)
             for ticket in schedule.sends:
                 self._keep(self._calls.carry_out(ticket))
         if not self._finished():
@@ -245,7 +262,9 @@ class Runner:
         batches = self._conductor
         if any(lane.stopped for lane in lanes) or (batches is not None and batches.stopped()):
             return Outcome.STOPPED
-        if any(lane.withheld for lane in lanes) or (batches is not None and batches.withheld()):
+        if withheld := [*self._scheduler.withheld(), *([] if batches is None else batches.withheld())]:
+            self._short = self._scheduler.ledger.shortages(withheld)
+            self._tell.short(self._short)
             return Outcome.BUDGET
         if waiting := await self._store.waiting(self._sweep.id):
             text = f"{sum(waiting.values())} requests wait for models that this run does not use: {', '.join(waiting)}"
@@ -255,7 +274,7 @@ class Runner:
 
     async def _wind_up(self, background: Sequence[asyncio.Task[None]]) -> None:
         """Let every call end, give the leases back, and leave no task behind."""
-        self._calls.draining = True
+        self._calls.drain()
         given_up = list(self._tasks) if self._given_up_on_disk() else []
         # What waits for the disk has its rows with the writer already; only the waiting is cancelled.
         for task in (*background, *given_up):

@@ -1,8 +1,8 @@
 """Decides which requests go now and when to look again. Pure: the run loop acts on what it returns.
 
 A request goes when its lane has a free slot and its rate limits allow it, and when the ledger could reserve its worst
-case in every scope. One that a budget refuses is withheld: it goes when money comes back from calls in flight, and
-stays planned when none does.
+case in every scope. Where calls end fast, its attempt is made durable before there is a free slot. One that a budget
+refuses is withheld: it goes when money comes back from calls in flight, and stays planned when none does.
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,9 +31,18 @@ class Route(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """What to send now, and when to ask again if nothing happens before; None means only an event can help."""
+    """What to do now, and when to ask again if nothing happens before.
+
+    Attributes:
+        sends: requests whose attempts are to be made durable.
+        departs: requests with durable attempts for which there is room now.
+        recalled: such requests which will not be sent in this run.
+        wake_at: None means only an event can help.
+    """
 
     sends: list[Ticket]
+    departs: list[Ticket]
+    recalled: list[Ticket]
     wake_at: float | None
 
 
@@ -86,14 +95,26 @@ class Scheduler:
 
     def schedule(self, now: float) -> Schedule:
         """Admit everything that may go at `now`."""
-        sends: list[Ticket] = []
+        sends, departs, recalled = list[Ticket](), list[Ticket](), list[Ticket]()
         wakes: list[float] = []
         for lane in self.lanes.values():
             if lane.stopped:
+                recalled += lane.recall()
                 continue
-            wake = self._admit(lane, now, sends)
+            departs += lane.depart(now)
+            wake = lane.next_departure(now)
+            if wake is None:
+                wake = self._admit(lane, now, sends)
             wakes.extend(time for time in (wake, lane.next_later()) if time is not None)
-        return Schedule(sends, min(wakes, default=None))
+        return Schedule(sends, departs, recalled, min(wakes, default=None))
+
+    def committed(self, ticket: Ticket, seconds: float) -> None:
+        """Note that a request's attempt is on disk, and how long that took."""
+        self.lanes[ticket.leased.lane].committed(ticket, seconds)
+
+    def departures(self, ticket: Ticket, now: float) -> list[Ticket]:
+        """Return the requests with durable attempts for which there is room in this one's lane now."""
+        return self.lanes[ticket.leased.lane].depart(now)
 
     def settle(
         self, ticket: Ticket, usage: Usage, paid: Amount, hints: RateHints | None, now: float
@@ -165,6 +186,11 @@ class Scheduler:
                 aliases.add(ticket.leased.alias)
         return Exhausted(frozenset(stages), frozenset(aliases))
 
+    def withheld(self) -> list[tuple[Budget, Amount]]:
+        """Return what the first of all requests that a budget withholds would take of which budget."""
+        heads = (ticket for lane in self.lanes.values() for ticket in lane.withheld_heads())
+        return [(ticket.budget, ticket.worst) for ticket in heads]
+
     def all_aliases(self) -> frozenset[str]:
         """Return the model aliases of this run."""
         return frozenset(self._routes)
@@ -190,13 +216,19 @@ class Scheduler:
             if ticket is None:
                 return None
             ready = lane.ready_at(ticket, now)
-            if ready is None or ready > now:
+            ahead = ready is None and lane.room_ahead()
+            if not ahead and (ready is None or ready > now):
                 return ready
             lane.pop(ticket)
-            if self._reserve(ticket):
-                self._go(lane, ticket, now, sends)
-            else:
+            if not self._reserve(ticket):
                 lane.withhold(ticket)
+                continue
+            ticket.advance(Event.ADMIT)
+            if ahead:
+                lane.prepare(ticket)
+            else:
+                lane.admit(ticket, now)
+            sends.append(ticket)
 
     def _affordable(self, lane: Lane) -> Ticket | None:
         """Return a withheld request for which money has come back."""
@@ -207,7 +239,9 @@ class Scheduler:
         return None
 
     def _idle(self, lane: Lane) -> bool:
-        return lane.in_flight == 0 and (bool(lane.stopped) or (lane.idle() and self._affordable(lane) is None))
+        if lane.in_flight or lane.ahead:
+            return False
+        return bool(lane.stopped) or (lane.idle() and self._affordable(lane) is None)
 
     def _refuses(self, scope: Scope, ticket: Ticket) -> bool:
         account = self.ledger.accounts().get(scope)
@@ -217,11 +251,6 @@ class Scheduler:
         return self._refuses(Scope("stage", ticket.leased.stage), ticket) or self._refuses(
             Scope("model", ticket.leased.alias), ticket
         )
-
-    def _go(self, lane: Lane, ticket: Ticket, now: float, sends: list[Ticket]) -> None:
-        ticket.advance(Event.ADMIT)
-        lane.admit(ticket, now)
-        sends.append(ticket)
 
     def _reserve(self, ticket: Ticket) -> bool:
         try:

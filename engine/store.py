@@ -169,9 +169,14 @@ class Store:
         values = {"name": name, "manifest": manifest, "plan_hash": plan_hash, "simulated": simulated, "now_ms": now_ms}
         return int((await self.fetch("add_sweep", values))[0][0])
 
-    async def update_sweep(self, sweep_id: int, manifest: str, plan_hash: str, *, planned: bool) -> None:
-        """Replace a sweep's manifest; `planned` False has its roots planned again."""
-        values = {"sweep_id": sweep_id, "manifest": manifest, "plan_hash": plan_hash, "planned": planned}
+    async def update_sweep(
+        self, sweep_id: int, manifest: str, plan_hash: str, *, planned: bool, simulated: bool | None = None
+    ) -> None:
+        """Replace a sweep's manifest; `planned` False has its roots planned again, `simulated` None leaves its mark."""
+        values = {
+            "sweep_id": sweep_id, "manifest": manifest, "plan_hash": plan_hash, "planned": planned,
+            "simulated": simulated,
+        }  # fmt: skip
         await self.fetch("update_sweep", values)
 
     async def mark_planned(self, sweep_id: int) -> None:

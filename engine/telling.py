@@ -2,11 +2,14 @@
 
 import contextlib
 from collections.abc import Iterable
+from typing import Final
 
 from engine.errors import ProviderError
 from engine.events import Level, Listener, Notice
 from engine.lane import Leased
-from engine.ledger import BudgetWarning
+from engine.ledger import BudgetWarning, Shortage
+
+CAP_REACHED: Final = "cap_reached"
 
 
 class Telling:
@@ -31,6 +34,14 @@ class Telling:
         for warning in warnings:
             text = f"{warning.scope} has used {warning.percent} % of its budget"
             self.notify("budget", Level.WARNING, text, scope=str(warning.scope), percent=warning.percent)
+
+    def short(self, shortages: Iterable[Shortage]) -> None:
+        """Tell of the caps for which a run ends."""
+        for each in shortages:
+            self.notify(
+                CAP_REACHED, Level.WARNING, str(each), scope=str(each.scope), unit=each.unit, needs=each.needs,
+                spent=each.spent, reserved=each.reserved, cap=each.cap,
+            )  # fmt: skip
 
     def tried_again(self, provider: str, error: ProviderError) -> None:
         """Tell of the first error of each class that a provider gave and that is tried again; the others are alike."""

@@ -38,6 +38,7 @@ _STEP: Final = r"(\d{1,12}(?:\.\d{1,12})?)(ns|us|µs|ms|s|m|h|d)"
 _DURATION: Final = re.compile(f"(?:{_STEP})+")
 _DURATION_STEP: Final = re.compile(_STEP)
 _NUMBER: Final = re.compile(r"\d{1,15}(?:\.\d{1,12})?")
+_COUNT: Final = re.compile(rf"[ \t]*([0-9]{{1,{LONGEST_COUNT}}})[ \t]*")
 _MONTHS: Final = {name: n for n, name in enumerate(month_abbr)}
 
 # RateHints field stem -> (limit, remaining, reset) header names
@@ -151,8 +152,8 @@ def _http_date(text: str) -> datetime:
 
 
 def _count(text: str | None) -> int | None:
-    text = (text or "").strip()
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= LONGEST_COUNT else None
+    found = _COUNT.fullmatch(text) if text else None
+    return int(found[1]) if found else None
 
 
 def _note(found: dict[str, float], field: str, value: float | None) -> None:

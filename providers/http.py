@@ -30,6 +30,8 @@ MOST_ERROR_BYTES: Final = 1 << 18
 MOST_KEPT_URLS: Final = 64
 FIRST_ERROR: Final = 300
 PARTIAL: Final = 206
+# No header's name or value holds one: names and values are masked and decoded in one piece, since there are many.
+SEPARATOR: Final = b"\n"
 # In front of a path: beside the versioned base address, not below it, as Gemini's uploads and downloads are.
 ABOVE: Final = "^"
 
@@ -222,22 +224,16 @@ class HttpEndpoint:
         return self.root + path.removeprefix(ABOVE) if path.startswith(ABOVE) else self._base + path
 
     def _masked(self, status: int, raw: Iterable[tuple[bytes, bytes]], body: bytes) -> HttpReply:
-        parts = list(chain.from_iterable(raw))
+        joined = SEPARATOR.join(chain.from_iterable(raw))
         if self._secret is not None:
             mask = self._secret.mask_fragments if status >= FIRST_ERROR else self._secret.mask
             body = mask(body[:MOST_ERROR_BYTES] if status >= FIRST_ERROR else body)
-            parts = _masked_parts(parts, mask)
-        texts = [part.decode("latin-1") for part in parts]
-        headers = dict(zip(map(str.lower, texts[::2]), texts[1::2], strict=True))
+            joined = mask(joined)
+        texts = joined.decode("latin-1").split(SEPARATOR.decode())
+        headers = dict(zip(map(str.lower, texts[::2]), texts[1::2], strict=False))
         if "date" not in headers:
             headers["date"] = formatdate(time.time(), usegmt=True)
         return HttpReply(status, headers, body)
-
-
-def _masked_parts(parts: list[bytes], mask: Callable[[bytes], bytes]) -> list[bytes]:
-    """Return the names and values of headers masked: in one piece, since there are many and hardly ever a key."""
-    joined = b"\0".join(parts)
-    return parts if mask(joined) == joined else [mask(part) for part in parts]
 
 
 async def map_errors(call: Awaitable[T]) -> T:

@@ -52,9 +52,9 @@ def model_folder(*, cache: Path | None = None, gguf: Path | None = None, convert
         UserError: the package or its converter is not installed, or the folder cannot be written.
     """
     source = gguf or packaged_gguf()
-    cache = cache or platformdirs.user_cache_path("miragebench") / "models"
+    cache = cache or _cache()
     try:
-        folder = cache / f"{MODEL}-{_digest(source)}-{RECIPE}"
+        folder = _folder(cache, source)
         if not _is_complete(folder):
             with _alone_in(cache):
                 if not _is_complete(folder):
@@ -66,6 +66,21 @@ def model_folder(*, cache: Path | None = None, gguf: Path | None = None, convert
             mend="make 0.3 GB of room there, or let XDG_CACHE_HOME name a folder that can be written",
         ) from error
     return folder
+
+
+def unpacked(*, cache: Path | None = None, gguf: Path | None = None) -> tuple[Path, bool]:
+    """Return where the embedded model's folder is or will be, and whether it is there; makes nothing.
+
+    Raises:
+        UserError: the package is not installed, or its file cannot be read.
+    """
+    source = gguf or packaged_gguf()
+    try:
+        folder = _folder(cache or _cache(), source)
+    except OSError as error:
+        what = f"the embedded model's file cannot be read: {error.strerror}"
+        raise UserError(what, where=str(source), mend=INSTALL) from error
+    return folder, _is_complete(folder)
 
 
 def packaged_gguf() -> Path:
@@ -156,6 +171,14 @@ def _alone_in(cache: Path) -> Iterator[None]:
     with (cache / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def _cache() -> Path:
+    return platformdirs.user_cache_path("miragebench") / "models"
+
+
+def _folder(cache: Path, source: Path) -> Path:
+    return cache / f"{MODEL}-{_digest(source)}-{RECIPE}"
 
 
 def _is_complete(folder: Path) -> bool:

@@ -157,7 +157,7 @@ class Builder:
         try:
             self._purse.ledger.reserve(self._purse.budget(*pair), line.worst)
         except BudgetExhausted:
-            self._lane.exhaust(pair, self._purse.ledger.releases)
+            self._lane.exhaust(pair, line.worst, self._purse.ledger.releases)
             return False
         return True
 

@@ -26,7 +26,7 @@ from engine.batch.submission import Dropped, Stopped, Submission, load_of
 from engine.clock import Clock
 from engine.errors import ErrorClass, ProviderError, StoreError, UserError
 from engine.events import BatchView, Level
-from engine.ledger import Reservation
+from engine.ledger import Amount, Budget, Reservation
 from engine.telling import Telling
 
 LOOK_EVERY: Final = 0.25
@@ -90,9 +90,10 @@ class Conductor:
         waiting = any(self._money_came_back(lane) for lane in lanes)
         return self._resumed and not self._tasks and not waiting and all(lane.idle() for lane in lanes)
 
-    def withheld(self) -> bool:
-        """Say whether a budget withholds requests."""
-        return any(lane.exhausted for lane in self._lanes.values())
+    def withheld(self) -> list[tuple[Budget, Amount]]:
+        """Return what requests that a budget withholds would take of which budget."""
+        refused = (each for lane in self._lanes.values() for each in lane.exhausted.items())
+        return [(self._purse.budget(*pair), worst) for pair, worst in refused]
 
     def stopped(self) -> bool:
         """Say whether a provider takes no more batches in this run, or batches are left that it cannot go on with."""

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from engine.batch.policy import BatchPolicy
 from engine.batch.provider import BatchLimits
+from engine.ledger import Amount
 
 FIRST_WAIT: Final = 30.0
 WAIT_POLLS: Final = 6
@@ -50,7 +51,7 @@ class BatchLane:
     def __init__(self, name: str, *, provider: str, model: str, limits: BatchLimits, policy: BatchPolicy) -> None:
         self.name, self.provider, self.model, self.limits, self.policy = name, provider, model, limits, policy
         self.stopped = ""
-        self.exhausted: set[tuple[str, str]] = set()
+        self.exhausted: dict[tuple[str, str], Amount] = {}
         self.exhausted_at = 0
         self.maybe_more = True
         self.building = False
@@ -144,9 +145,9 @@ class BatchLane:
         self._look = FIRST_LOOK
         self._next_look = 0.0
 
-    def exhaust(self, pair: tuple[str, str], releases: int) -> None:
-        """Note that a budget refuses an (alias, stage); `releases` is how often money had come back by then."""
-        self.exhausted.add(pair)
+    def exhaust(self, pair: tuple[str, str], worst: Amount, releases: int) -> None:
+        """Note that a budget refuses `worst` to an (alias, stage); `releases` counts what had come back by then."""
+        self.exhausted[pair] = worst
         self.exhausted_at = releases
 
     def try_budget_again(self) -> None:

@@ -186,7 +186,14 @@ INSERT INTO sweep (name, simulated, manifest, plan_hash, created_ms) VALUES (:na
 RETURNING id;
 
 -- update_sweep --
-UPDATE sweep SET manifest = :manifest, plan_hash = :plan_hash, planned = :planned WHERE id = :sweep_id;
+UPDATE sweep SET manifest = :manifest, plan_hash = :plan_hash, planned = :planned, simulated = coalesce(:simulated, simulated)
+WHERE id = :sweep_id;
+
+-- answered_otherwise --
+SELECT s.name FROM sweep s
+WHERE s.simulated <> :simulated AND EXISTS (
+    SELECT 1 FROM spend p WHERE p.sweep_id = s.id AND (p.completions > 0 OR p.reserved_tokens > 0))
+ORDER BY s.id;
 
 -- reroute --
 UPDATE request SET lane = t.lane

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from engine.errors import BudgetExhausted
-from engine.ledger import WARN_AT_PERCENT, ZERO, Amount, BudgetWarning, Cap, Ledger, Reservation, Scope
+from engine.ledger import DOLLARS, WARN_AT_PERCENT, ZERO, Amount, BudgetWarning, Cap, Ledger, Reservation, Scope
 
 SWEEP = Scope("sweep", "s")
 MODELS = [Scope("model", "a"), Scope("model", "b")]
@@ -168,3 +168,24 @@ def test_a_snapshot_does_not_change_afterwards() -> None:
     before = ledger.snapshot()
     ledger.reserve(ledger.budget((stage,)), Amount(10, 0))
     assert before[stage].reserved_nano == 0
+
+
+def test_what_stands_in_the_way_is_said_with_what_is_used_and_what_is_wanted() -> None:
+    """In the unit of the cap."""
+    stage = Scope("stage", "audit")
+    ledger = Ledger({stage: Cap(tokens=20_000), SWEEP: Cap(nano=10_000_000)}, {stage: Amount(0, 19_812)})
+    ledger.reserve(ledger.budget((SWEEP,)), Amount(4_000_000, 0))
+    shortages = ledger.shortages([(ledger.budget((SWEEP, stage)), Amount(8_000_000, 640))])
+    assert [str(each) for each in shortages] == [
+        "sweep s: $0.00 of $0.01 used, $0.004 set aside for what is under way; the next call may need $0.008",
+        "stage audit: 19,812 of 20,000 tokens used; the next call may need 640",
+    ]
+
+
+def test_a_cap_is_named_once_with_the_least_that_is_wanted_of_it() -> None:
+    """The cheapest of all calls that wait would go first if it could; caps with room are not named."""
+    stage = Scope("stage", "audit")
+    ledger = Ledger({SWEEP: Cap(nano=10, tokens=1_000), stage: Cap(nano=1_000)}, {})
+    budget = ledger.budget((SWEEP, stage))
+    found = ledger.shortages([(budget, Amount(30, 5)), (budget, Amount(20, 5)), (budget, Amount(9, 5))])
+    assert [(each.scope, each.unit, each.needs, each.cap) for each in found] == [(SWEEP, DOLLARS, 20, 10)]
