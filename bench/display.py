@@ -6,7 +6,7 @@ Takes snapshots and notices, knows nothing of the engine's insides. Everything d
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, Self
 
@@ -17,9 +17,10 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.text import one_line
+from bench.wide import fitted
 from engine.events import BatchView, Level, Notice, Snapshot, StageCount
 from engine.ledger import Account, Scope
-from engine.money import usd
+from engine.money import dollars
 
 FRAMES_PER_SECOND: Final = 4
 PLAIN_EVERY: Final = 10.0
@@ -90,25 +91,29 @@ class Display:
         parts: list[RenderableType] = [
             Text(self._title, style="bold"),
             _headline(now, self._expected),
-            _stages(now, self._expected),
+            self._fitted(_stages(now, self._expected), "bar"),
+            self._fitted(_lanes(now), "throttled", "sent", "waiting"),
         ]
-        parts.append(_lanes(now))
         if now.batches:
-            parts.append(_batches(now.batches, time.time() * 1000))
+            parts.append(self._fitted(_batches(now.batches, time.time() * 1000), "status", "age"))
+            if len(now.batches) > BATCHES_SHOWN:
+                parts.append(_more_batches(now.batches))
         budget = [_budget(scope, account) for scope, account in now.accounts.items() if _capped(account)]
         return Group(*parts, *budget, *(_notice_line(notice) for notice in self._notices))
+
+    def _fitted(self, table: Table, *drop: str) -> RenderableType:
+        found = fitted(self._console, table, drop)
+        return found.table if found.table is not None else Group(*found.lines)
 
 
 def plain_line(now: Snapshot, expected: Mapping[str, int]) -> str:
     """Return one line of progress for logs and pipes."""
-    stages = "  ".join(
-        f"{stage} {_done(now.stages.get(stage, StageCount()))}/{total}" for stage, total in expected.items()
-    )
+    stages = "  ".join(f"{stage} {_done(count)}/{total}" for stage, count, total in _progress(now, expected))
     errors = sum(now.errors.values())
     batches = f"  batches {_batch_counts(now.batches)}" if now.batches else ""
     return (
-        f"{_clock(now.now - now.started)}  {stages}  calls {now.calls}  on the wire {_in_flight(now)}{batches}"
-        f"  errors {errors}  spent {usd(now.spent_nano)}"
+        f"{_clock(now.now - now.started)}  {stages}  on the wire {_in_flight(now)}{batches}  spent {_spent(now)}"
+        f"  this run: calls {now.calls}, errors {errors}, spent {dollars(now.spent_nano)}"
     )
 
 
@@ -118,7 +123,7 @@ def _headline(now: Snapshot, expected: Mapping[str, int]) -> Text:
         _clock(elapsed),
         f"{now.calls} calls ({now.calls / elapsed:.1f}/s)",
         f"{(now.input_tokens + now.output_tokens) / elapsed:,.0f} tokens/s",
-        f"spent {usd(now.spent_nano)}",
+        f"spent {_spent(now)} ({dollars(now.spent_nano)} in this run)",
     ]
     if (left := _eta(now, expected)) is not None:
         parts.append(f"about {_clock(left)} to go")
@@ -131,10 +136,25 @@ def _headline(now: Snapshot, expected: Mapping[str, int]) -> Text:
     return Text(" · ".join(parts))
 
 
-def _stages(now: Snapshot, expected: Mapping[str, int]) -> Table:
-    table = Table.grid(padding=(0, 2))
+def _spent(now: Snapshot) -> str:
+    """Return what the sweep has cost in all its runs, as `mirage status` says it."""
+    sweeps = [account.spent_nano for scope, account in now.accounts.items() if scope.kind == "sweep"]
+    return dollars(max((*sweeps, now.spent_nano)))
+
+
+def _progress(now: Snapshot, expected: Mapping[str, int]) -> Iterator[tuple[str, StageCount, int]]:
+    """Yield every stage with what is done and how much there is.
+
+    A sweep that asks for less than a former run of it, for fewer personas say, still has what that run planned.
+    """
     for stage, total in expected.items():
         count = now.stages.get(stage, StageCount())
+        yield stage, count, max(total, count.known, _done(count))
+
+
+def _stages(now: Snapshot, expected: Mapping[str, int]) -> Table:
+    table = _grid("stage", "bar", "done", "unreadable", "failed")
+    for stage, count, total in _progress(now, expected):
         table.add_row(
             one_line(stage),
             ProgressBar(total=max(1, total), completed=_done(count), width=BAR_WIDTH),
@@ -145,8 +165,16 @@ def _stages(now: Snapshot, expected: Mapping[str, int]) -> Table:
     return table
 
 
-def _lanes(now: Snapshot) -> Table:
+def _grid(*heads: str) -> Table:
+    """Return a table without frame; its heads are not shown, they name what may be left out."""
     table = Table.grid(padding=(0, 2))
+    for head in heads:
+        table.add_column(head, no_wrap=True)
+    return table
+
+
+def _lanes(now: Snapshot) -> Table:
+    table = _grid("lane", "on the wire", "waiting", "sent", "throttled", "state")
     for lane in now.lanes:
         state = "stopped" if lane.stopped else "pausing" if lane.paused_until > now.now else ""
         table.add_row(
@@ -160,9 +188,9 @@ def _lanes(now: Snapshot) -> Table:
     return table
 
 
-def _batches(batches: Sequence[BatchView], wall_ms: float) -> RenderableType:
-    """Return the oldest batches under way, a row each, and how many more there are."""
-    table = Table.grid(padding=(0, 2))
+def _batches(batches: Sequence[BatchView], wall_ms: float) -> Table:
+    """Return the oldest batches under way, a row each."""
+    table = _grid("batch", "lane", "state", "requests", "status", "age")
     for batch in batches[:BATCHES_SHOWN]:
         age = _clock(max(0.0, wall_ms - batch.created_ms) / 1000) if batch.created_ms else ""
         table.add_row(
@@ -173,9 +201,11 @@ def _batches(batches: Sequence[BatchView], wall_ms: float) -> RenderableType:
             Text(one_line(batch.status, most=STATUS_WIDTH)),
             f"age {age}" if age else "",
         )
-    if len(batches) <= BATCHES_SHOWN:
-        return table
-    return Group(table, Text(f"and {len(batches) - BATCHES_SHOWN} more batches: {_batch_counts(batches)} in all"))
+    return table
+
+
+def _more_batches(batches: Sequence[BatchView]) -> Text:
+    return Text(f"and {len(batches) - BATCHES_SHOWN} more batches: {_batch_counts(batches)} in all")
 
 
 def _batch_counts(batches: Sequence[BatchView]) -> str:
@@ -188,15 +218,16 @@ def _budget(scope: Scope, account: Account) -> Text:
     cap = account.cap
     parts = []
     if cap.nano is not None:
-        parts.append(f"{usd(account.spent_nano)} + {usd(account.reserved_nano)} reserved of {usd(cap.nano)}")
+        parts.append(
+            f"{dollars(account.spent_nano)} + {dollars(account.reserved_nano)} reserved of {dollars(cap.nano)}"
+        )
     if cap.tokens is not None:
         parts.append(f"{account.spent_tokens:,} + {account.reserved_tokens:,} reserved of {cap.tokens:,} tokens")
     return Text(f"budget of {one_line(str(scope))}: " + ", ".join(parts))
 
 
 def _eta(now: Snapshot, expected: Mapping[str, int]) -> float | None:
-    done = sum(_done(now.stages.get(stage, StageCount())) for stage in expected)
-    left = sum(expected.values()) - done
+    left = sum(total - _done(count) for _, count, total in _progress(now, expected))
     elapsed = now.now - now.started
     return left * elapsed / now.calls if now.calls and left > 0 else None
 

@@ -1,4 +1,4 @@
-"""The local model of a run: its settings, and the longest request that it may be asked. Sends nothing, loads nothing.
+"""The local model of a run: its settings, the longest request that it may be asked, and when it is loaded.
 
 How long a request may get follows from the design: what is asked first is measured as it will be sent, what is asked
 about an answer grows by what that answer may have at most, and so does a memory from round to round.
@@ -11,10 +11,15 @@ from typing import Final
 import msgspec
 
 from bench.design import asked_decoding
+from bench.filewords import suggestion
+from bench.plainwords import plain_words
 from bench.sweepfile import LoadedFile
 from engine.cell import Cell
 from engine.errors import UserError
+from engine.events import Level, Listener, Notice
+from engine.provider import Provider
 from engine.request import TYPICAL_BYTES_PER_TOKEN, Decoding, Message, input_token_estimate
+from engine.store import Store, Sweep
 from instruments.audit import audit_asks
 from instruments.instrument import Ask, Coords, Design, Stage
 from instruments.judge import judge_asks
@@ -23,6 +28,7 @@ from instruments.reader import plan
 from instruments.schemas import decoding
 from providers.card import ModelCard
 from providers.dialect import Wire
+from providers.vllm import VllmProvider
 from providers.vllm_settings import VllmSettings
 
 TEMPLATE_TOKENS: Final = 64
@@ -44,14 +50,35 @@ def local_settings(loaded: LoadedFile, card: ModelCard, longest: int) -> VllmSet
     Raises:
         UserError: [local] says something that it cannot.
     """
-    given, where, mend = loaded.sweep.local, str(loaded.path), "the README lists what [local] may say"
+    check_words(loaded)
     implied = {"model": card.model, "name": card.model, "context": card.context or 0, "longest_request": longest}
+    return msgspec.convert({**implied, **loaded.sweep.local}, VllmSettings)
+
+
+def check_words(loaded: LoadedFile) -> None:
+    """Refuse what [local] cannot say, also where no model of the run is local.
+
+    Raises:
+        UserError: names the word, its line and what was probably meant.
+    """
+    given = loaded.sweep.local
     if taken := sorted(BY_PROGRAM & set(given)):
-        raise UserError(f"[local]: `{taken[0]}` is for the program to say", where=where, mend=mend)
-    try:
-        return msgspec.convert({**implied, **given}, VllmSettings)
-    except msgspec.ValidationError as error:
-        raise UserError(f"[local]: {error}", where=where, mend=mend) from None
+        where = loaded.place("local", taken[0])
+        raise UserError(f"[local]: `{taken[0]}` is for the program to say", where=where, mend="remove it")
+    words = [name for name in VllmSettings.__struct_fields__ if name not in BY_PROGRAM]
+    if unknown := [name for name in given if name not in words]:
+        raise UserError(
+            f"[local] knows no `{unknown[0]}`",
+            where=loaded.place("local", unknown[0]),
+            mend=suggestion(unknown[0], words, f"it knows {', '.join(words)}"),
+        )
+    for name, value in given.items():
+        try:
+            msgspec.convert({name: value}, VllmSettings)
+        except msgspec.ValidationError as error:
+            said = plain_words(str(error), VllmSettings)
+            mend = f"correct it, or remove it: {name} has a default"
+            raise UserError(f"[local]: {name} {said}", where=loaded.place("local", name), mend=mend) from None
 
 
 def local_card(cards: Iterable[ModelCard], loaded: LoadedFile) -> ModelCard | None:
@@ -91,6 +118,31 @@ def engine_settings(
     return {card.provider: local_settings(loaded, card, longest)}
 
 
+async def load_local(providers: Mapping[str, Provider], store: Store, sweep: Sweep, listen: Listener) -> None:
+    """Load the local models that something is planned for, so that what one lacks is one line, not many failures.
+
+    Where nothing is, a model is not worth the wait: should something follow from what others answer, its first request
+    loads it.
+
+    Args:
+        providers: the run's, by name.
+        store: after what a killed run left has been planned again.
+        sweep: as it is registered; while its roots are not planned, they may be anybody's.
+        listen: hears that it takes a while.
+
+    Raises:
+        UserError: a model does not load.
+    """
+    lanes = await store.waiting(sweep.id)
+    for name, provider in providers.items():
+        wanted = not sweep.planned or any(lane.startswith(f"{name}/") for lane in lanes)
+        if isinstance(provider, VllmProvider) and wanted:
+            served = provider.settings.served_name
+            text = f"loading {served} into this process; this takes a quarter of a minute or more"
+            listen(Notice(kind="loading", level=Level.INFO, text=text))
+            await provider.start()
+
+
 def aliases_of(card: ModelCard, cards: Mapping[str, ModelCard]) -> list[str]:
     """Return the aliases that stand for the same model."""
     return [alias for alias, each in cards.items() if (each.provider, each.model) == (card.provider, card.model)]
@@ -102,6 +154,7 @@ def check_local(loaded: LoadedFile, cards: Mapping[str, ModelCard], design: Desi
     Raises:
         UserError: names stage, length and limit, or what is wrong in [local].
     """
+    check_words(loaded)
     if (card := local_card(cards.values(), loaded)) is None:
         return
     settings = local_settings(loaded, card, 0)

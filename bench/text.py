@@ -1,12 +1,8 @@
 """Makes foreign text safe to show: model output and provider messages must not drive a terminal."""
 
 import unicodedata
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-PIPED_WIDTH: Final = 200
 _KEPT: Final = {"\n", "\t"}
 # Bidirectional overrides and isolates reorder what a reader sees; format characters hide.
 _HIDING: Final = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
@@ -24,14 +20,6 @@ def printable(text: str, *, most: int = 0) -> str:
 def one_line(text: str, *, most: int = 0) -> str:
     """Return `text` as one safe line."""
     return printable(" ".join(text.split()), most=most)
-
-
-def wide_console() -> "Console":
-    """Return a console for tables: as wide as the terminal, and wide enough for every number where there is none."""
-    from rich.console import Console  # noqa: PLC0415 - `--help` does without rich
-
-    console = Console(markup=False, highlight=False)
-    return console if console.is_terminal else Console(markup=False, highlight=False, width=PIPED_WIDTH)
 
 
 def _harmless(char: str) -> bool:

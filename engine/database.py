@@ -1,9 +1,11 @@
 """Opening SQLite files: pragmas, numbered migrations, one writing process a store, errors for people."""
 
+import errno
 import fcntl
 import os
 import re
 import sqlite3
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
@@ -25,6 +27,10 @@ ROWS_AT_ONCE: Final = 64
 CACHE_KIB: Final = 32 * 1024
 # Keys are hashes, so every commit touches pages all over the indexes; a longer log folds more of them in at once.
 CHECKPOINT_PAGES: Final = 8_000
+# Whoever asks who holds a store shares its lock for an instant; a run that starts in that instant asks again.
+LOCK_TRIES: Final = 5
+LOCK_PAUSE: Final = 0.02
+STORES_NAMED: Final = 3
 
 Result = TypeVar("Result")
 
@@ -69,21 +75,44 @@ class Connection(aiosqlite.Connection):
         return done
 
 
+def check_place(path: Path) -> None:
+    """Refuse what cannot be a store, there or not: a folder, a device, a name that the system does not take.
+
+    Raises:
+        StoreError: it is one of these; of a folder it names the stores in it.
+    """
+    try:
+        if not path.exists() or path.is_file():
+            return
+        folder, places = path.is_dir(), sorted(path.glob("*.sqlite"))
+    except OSError as error:
+        mend = "check the permissions" if error.errno == errno.EACCES else "give the path of a file"
+        raise StoreError(f"the store cannot be opened: {error.strerror}", where=str(path), mend=mend) from error
+    if not folder:
+        raise StoreError("this is no file, so it is no store", where=str(path), mend="give the path of a store's file")
+    named = ", ".join(str(place) for place in places[:STORES_NAMED])
+    more = f" and {len(places) - STORES_NAMED} more" if len(places) > STORES_NAMED else ""
+    raise StoreError(
+        "this is a folder", where=str(path), mend=f"give the store's file{f': {named}{more}' if named else ''}"
+    )
+
+
 class StoreLock:
     """Holds a store for one writing process; the kernel drops it when the process dies, however it dies."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path.with_name(path.name + ".lock")
+        self._store, self._path = path, lock_file(path)
         self._file: IO[str] | None = None
 
     def acquire(self) -> None:
         """Take the lock.
 
         Raises:
-            StoreError: another process holds it, or the folder cannot be written.
+            StoreError: another process holds it, the path is no file's, or the folder cannot be written.
         """
+        check_place(self._store)
         try:
-            file = self._path.open("a+", encoding="ascii")
+            file = self._path.open("a+", encoding="ascii", errors="replace")
         except OSError as error:
             raise StoreError(
                 f"the store cannot be opened: {error.strerror}",
@@ -91,10 +120,9 @@ class StoreLock:
                 mend="check folder and permissions",
             ) from error
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(file)
         except OSError as error:
-            file.seek(0)
-            holder = file.read(32).strip() or "unknown"
+            holder = _written(file) or "unknown"
             file.close()
             raise StoreError(
                 f"another run is working on this store (process {holder})",
@@ -113,12 +141,53 @@ class StoreLock:
             self._file = None
 
 
+def lock_file(path: Path) -> Path:
+    """Return the file by which a process holds the store at `path`."""
+    return path.parent / f"{path.name}.lock"
+
+
+def lock_holder(path: Path) -> int | None:
+    """Return the process that holds a store for writing, 0 where its number is not known, None where none does.
+
+    Only looks: creates no file, and has the lock itself for no longer than the question takes.
+    """
+    try:
+        with lock_file(path).open(encoding="ascii", errors="replace") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return _written(file)
+            return None
+    except OSError:
+        return None
+
+
+def _lock(file: IO[str]) -> None:
+    """Lock a file; somebody who only looks lets go of it at once, so that one refusal is no answer."""
+    for _ in range(LOCK_TRIES - 1):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(LOCK_PAUSE)
+        else:
+            return
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _written(file: IO[str]) -> int:
+    """Return the process that a lock's file names, 0 where it does not yet."""
+    file.seek(0)
+    named = file.read(32).strip()
+    return int(named) if named.isdecimal() else 0
+
+
 async def open_writer(path: Path, views: Sequence[str]) -> Connection:
     """Open `path` for writing, create or migrate it, and install the given views.
 
     Raises:
         StoreError: not a store, written by a newer version, or not usable on this disk.
     """
+    check_place(path)
     with explained(path):
         connection = await _connect(str(path), uri=False)
         try:
@@ -135,13 +204,14 @@ async def open_reader(path: Path) -> Connection:
     Raises:
         StoreError: there is no such store, or it is not one of ours.
     """
+    check_place(path)
     if not path.exists():
         raise StoreError("there is no such store", where=str(path), mend="give the path that `mirage run` printed")
     try:
         return await _open_reader(path, "mode=ro")
     except StoreError:
         # SQLite makes a file beside the store even to read it. Where that is not allowed, nobody can be writing either.
-        if path.with_name(f"{path.name}-wal").exists():
+        if (path.parent / f"{path.name}-wal").exists():
             raise
         return await _open_reader(path, "mode=ro&immutable=1")
 

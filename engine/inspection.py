@@ -1,4 +1,4 @@
-"""Looks closely at a store: single requests with prompt, reply, attempts, readings; batches; what failed. Read-only."""
+"""Looks closely at a store: single requests with prompt, reply, attempts, readings; batches. Read-only."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -8,12 +8,14 @@ import msgspec
 
 from engine.batch.stage import Stage
 from engine.codec import Codec
-from engine.database import explained, has_batches, open_reader
+from engine.database import explained, has_batches, lock_holder, open_reader
 from engine.errors import StoreError
 from engine.request import Request
+from engine.state import State
 
 _SHORTEST_PREFIX: Final = 4
 _MOST_MATCHES: Final = 8
+_OPEN: Final = "open"
 
 
 class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +46,7 @@ class CellView(msgspec.Struct, frozen=True, kw_only=True):
     """One cell that the request answers, with its reading as JSON text."""
 
     sweep: str
+    simulated: bool
     stage: str
     coords: str
     status: str | None
@@ -53,8 +56,14 @@ class CellView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestView(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that the store knows of one request."""
+    """Everything that the store knows of one request.
 
+    Attributes:
+        simulated: it belongs to a sweep, or answers a cell of one, whose answers come from a simulator.
+        state: a state of the engine's table; `read` once every cell has its reading.
+    """
+
+    simulated: bool
     key: str
     state: str
     alias: str
@@ -77,29 +86,12 @@ class RequestView(msgspec.Struct, frozen=True, kw_only=True):
     cells: tuple[CellView, ...]
 
 
-class ErrorGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Attempts that went wrong alike.
-
-    Attributes:
-        failed: requests of this group that have failed for good.
-        example: key of one of them.
-    """
-
-    error_class: str
-    status: int | None
-    error: str
-    alias: str
-    stage: str
-    attempts: int
-    failed: int
-    example: str
-
-
 class BatchRow(msgspec.Struct, frozen=True, kw_only=True):
     """A batch as the store knows it; times in Unix milliseconds, None while they have not come.
 
     Attributes:
-        stage: where its submission stands (see `engine.batch.stage`).
+        stages: the sweep's stages whose requests are in it.
+        stage: where its submission stands (see `engine.batch.stage`); `state` in JSON, since stages are the sweep's.
         requests: lines of it, 0 before it is whole.
         completed, open: of these, answered, and without an outcome yet; the others have failed or were given back.
         remote_id, status: its provider's name and last word for it, empty while there is none.
@@ -107,12 +99,13 @@ class BatchRow(msgspec.Struct, frozen=True, kw_only=True):
         reason: why it was dropped.
     """
 
+    simulated: bool
     id: int
     sweep: str
-    simulated: bool
     provider: str
     model: str
-    stage: Stage
+    stages: tuple[str, ...]
+    stage: Stage = msgspec.field(name="state")
     marker: str
     requests: int
     completed: int
@@ -139,9 +132,21 @@ async def read_batches(path: Path) -> list[BatchRow]:
             rows = await _rows(connection, _BATCHES) if await has_batches(connection) else []
     finally:
         await connection.close()
-    return [
-        msgspec.convert(dict(zip(BatchRow.__struct_fields__, row, strict=True)), BatchRow, strict=False) for row in rows
-    ]
+    return [_batch(row) for row in rows]
+
+
+async def is_simulated(path: Path) -> bool:
+    """Say whether any sweep of a store is simulated.
+
+    Raises:
+        StoreError: no such store.
+    """
+    connection = await open_reader(path)
+    try:
+        with explained(path):
+            return bool((await _rows(connection, "SELECT coalesce(max(simulated), 0) FROM sweep"))[0][0])
+    finally:
+        await connection.close()
 
 
 async def read_request(path: Path, key: str) -> RequestView:
@@ -155,50 +160,34 @@ async def read_request(path: Path, key: str) -> RequestView:
         raise StoreError(
             f"`{key[:40]}` is not the beginning of a request's key", where=str(path), mend="give at least 4 hex digits"
         )
+    held = lock_holder(path) is not None
     connection = await open_reader(path)
     try:
         with explained(path):
-            return await _request(connection, path, digits)
+            found = await _request(connection, path, digits)
     finally:
         await connection.close()
+    return found if held or lock_holder(path) is not None else _doubted(found)
 
 
-async def read_errors(path: Path, sweep: str = "") -> list[ErrorGroup]:
-    """Return what went wrong, grouped by class, status, words, model and stage; the most frequent first."""
-    connection = await open_reader(path)
-    try:
-        with explained(path):
-            rows = await connection.execute_fetchall(
-                "SELECT a.error_class, a.status, a.error, a.alias, a.stage, count(*),"
-                " count(DISTINCT CASE WHEN r.state = 'failed' THEN r.id END), lower(hex(min(r.key)))"
-                " FROM attempt a JOIN request r ON r.id = a.request_id JOIN sweep s ON s.id = a.sweep_id"
-                " WHERE a.error_class IS NOT NULL AND (:sweep = '' OR s.name = :sweep)"
-                " GROUP BY a.error_class, a.status, a.error, a.alias, a.stage ORDER BY count(*) DESC",
-                {"sweep": sweep},
-            )
-    finally:
-        await connection.close()
-    return [
-        ErrorGroup(
-            error_class=row[0],
-            status=row[1],
-            error=row[2],
-            alias=row[3],
-            stage=row[4],
-            attempts=row[5],
-            failed=row[6],
-            example=row[7],
-        )
-        for row in rows
+def _doubted(found: RequestView) -> RequestView:
+    """Return a request of a store that no process holds: whatever was on the wire is in doubt (see `engine.status`)."""
+    if found.state != State.SENT or any(each.outcome == _OPEN and each.batch is not None for each in found.attempts):
+        return found
+    attempts = [
+        msgspec.structs.replace(each, outcome=State.IN_DOUBT.value) if each.outcome == _OPEN else each
+        for each in found.attempts
     ]
+    return msgspec.structs.replace(found, state=State.IN_DOUBT.value, attempts=tuple(attempts))
 
 
 async def _request(connection: aiosqlite.Connection, path: Path, digits: str) -> RequestView:
     low, high = bytes.fromhex(digits.ljust(32, "0")), bytes.fromhex(digits.ljust(32, "f"))
     found = await _rows(
         connection,
-        "SELECT r.id, lower(hex(r.key)), r.state, r.alias, r.stage, p.body"
-        " FROM request r JOIN prompt p ON p.request_id = r.id WHERE r.key BETWEEN ? AND ? LIMIT ?",
+        "SELECT r.id, lower(hex(r.key)), r.state, r.alias, r.stage, p.body, s.simulated"
+        " FROM request r JOIN prompt p ON p.request_id = r.id JOIN sweep s ON s.id = r.sweep_id"
+        " WHERE r.key BETWEEN ? AND ? LIMIT ?",
         low,
         high,
         _MOST_MATCHES,
@@ -209,7 +198,10 @@ async def _request(connection: aiosqlite.Connection, path: Path, digits: str) ->
         raise StoreError(
             f"{'several' if found else 'no'} requests have a key like {digits}", where=str(path), mend=mend
         )
-    request_id, key, state, alias, stage, body = found[0]
+    request_id, key, state, alias, stage, body, simulated = found[0]
+    cells = tuple([_cell(row) for row in await _rows(connection, _CELLS, request_id)])
+    if state == State.SETTLED and cells and all(cell.status is not None for cell in cells):
+        state = State.READ.value
     codec = Codec()
     completions = await _rows(
         connection,
@@ -219,6 +211,7 @@ async def _request(connection: aiosqlite.Connection, path: Path, digits: str) ->
     )
     done = tuple(completions[0]) if completions else (None,) * 12 + (b"",)
     return RequestView(
+        simulated=bool(simulated) or any(cell.simulated for cell in cells),
         key=key,
         state=state,
         alias=alias,
@@ -229,7 +222,7 @@ async def _request(connection: aiosqlite.Connection, path: Path, digits: str) ->
         **dict(zip(_COMPLETION_FIELDS, done[2:12], strict=True)),
         raw=codec.unpack_bytes(done[12]),
         attempts=tuple([_attempt(row) for row in await _attempts(connection, request_id)]),
-        cells=tuple([_cell(row) for row in await _rows(connection, _CELLS, request_id)]),
+        cells=cells,
     )
 
 
@@ -255,12 +248,14 @@ _BATCHED: Final = (
     " FROM attempt a LEFT JOIN batch b ON b.id = a.batch_id"
 )
 _BATCHES: Final = (
-    "SELECT b.batch_id, b.sweep, s.simulated, b.provider, b.model, b.stage, b.marker, b.requests, b.completed, b.open,"
-    " b.remote_id, coalesce(b.remote_status, ''), b.cancelled, b.reason, b.built_ms, b.created_ms, b.ended_ms,"
-    " b.closed_ms FROM batches b JOIN sweeps s ON s.sweep = b.sweep ORDER BY b.batch_id"
+    "SELECT s.simulated, b.batch_id, b.sweep, b.provider, b.model,"
+    " (SELECT group_concat(DISTINCT a.stage) FROM attempt a WHERE a.batch_id = b.batch_id),"
+    " b.stage, b.marker, b.requests, b.completed, b.open, b.remote_id, coalesce(b.remote_status, ''),"
+    " b.cancelled, b.reason, b.built_ms, b.created_ms, b.ended_ms, b.closed_ms"
+    " FROM batches b JOIN sweeps s ON s.sweep = b.sweep ORDER BY b.batch_id"
 )
 _CELLS: Final = (
-    "SELECT s.name, c.stage, c.coords, c.reading_status, c.reading_reason, b.body, c.changes"
+    "SELECT s.name, s.simulated, c.stage, c.coords, c.reading_status, c.reading_reason, b.body, c.changes"
     " FROM cell c JOIN sweep s ON s.id = c.sweep_id LEFT JOIN reading b ON b.cell_id = c.id"
     " WHERE c.request_id = ? ORDER BY c.id"
 )
@@ -276,7 +271,13 @@ def _attempt(row: Any) -> AttemptView:
 
 
 def _cell(row: Any) -> CellView:
-    return CellView(**dict(zip(CellView.__struct_fields__, row, strict=True)))
+    return msgspec.convert(dict(zip(CellView.__struct_fields__, row, strict=True)), CellView, strict=False)
+
+
+def _batch(row: Any) -> BatchRow:
+    found = dict(zip(BatchRow.__struct_encode_fields__, row, strict=True))
+    found["stages"] = sorted(filter(None, (found["stages"] or "").split(",")))
+    return msgspec.convert(found, BatchRow, strict=False)
 
 
 async def _rows(connection: aiosqlite.Connection, sql: str, *values: object) -> list[Any]:

@@ -14,6 +14,7 @@ class Progress:
         self._read = Counter({stage: count.read for stage, count in finished.items()})
         self._unreadable = Counter({stage: count.unreadable for stage, count in finished.items()})
         self._failed = Counter({stage: count.failed for stage, count in finished.items()})
+        self._known = {stage: count.known for stage, count in finished.items()}
         self.errors: Counter[str] = Counter()
         self.calls = 0
         self.input_tokens = 0
@@ -42,6 +43,11 @@ class Progress:
     def stages(self) -> dict[str, StageCount]:
         """Return progress by stage."""
         return {
-            stage: StageCount(read=self._read[stage], unreadable=self._unreadable[stage], failed=self._failed[stage])
+            stage: StageCount(
+                read=self._read[stage],
+                unreadable=self._unreadable[stage],
+                failed=self._failed[stage],
+                known=self._known.get(stage, 0),
+            )
             for stage in {*self._read, *self._failed}
         }

@@ -9,15 +9,22 @@ import aiosqlite
 import msgspec
 
 from engine.batch.stage import LIVE, Stage
-from engine.database import explained, has_batches, open_reader
+from engine.database import explained, has_batches, lock_holder, open_reader
 from engine.errors import StoreError
 from engine.events import StageCount
 
+# What the engine writes of an attempt that never left, and of one that its batch did not run.
+_NOT_SENT: Final = "not sent: *"
+_NOT_RUN: Final = "the batch * before this request was run"
 _STATES: Final = ("planned", "sent", "in_doubt", "settled", "read", "failed")
 
 
 class Requests(msgspec.Struct, frozen=True, kw_only=True):
-    """Calls that a sweep pays for, by state; the states add up to `total`."""
+    """Calls that a sweep pays for, by state; the states add up to `total`.
+
+    `sent` ones have somebody who waits for them: a process, or a batch at its provider. Where a process died over calls
+    on the wire, these are `in_doubt` from that moment on, whatever the store still calls them.
+    """
 
     total: int
     planned: int
@@ -27,6 +34,39 @@ class Requests(msgspec.Struct, frozen=True, kw_only=True):
     read: int
     failed: int
     failed_by_class: dict[str, int]
+
+
+class Attempts(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of everything that was sent or set out to be; the counts add up to `total`.
+
+    Attributes:
+        answered: brought a completion.
+        taken_back: never left, or their batch never ran them; nothing was charged.
+        failed: brought an error, and were tried again or given up.
+        assumed: cut off on the wire, and counted as billed.
+        in_doubt: cut off on the wire, and not yet counted; the next run does.
+        under_way: on the wire, or in a batch.
+    """
+
+    total: int
+    answered: int
+    taken_back: int
+    failed: int
+    assumed: int
+    in_doubt: int
+    under_way: int
+
+
+class Holder(msgspec.Struct, frozen=True, kw_only=True):
+    """The process that holds the store for writing.
+
+    Attributes:
+        pid: its number, 0 where it is not known yet.
+        sweep: what it runs; empty while it has not begun a run, as when it loads a model, or has other work.
+    """
+
+    pid: int
+    sweep: str
 
 
 class StageStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,19 +97,28 @@ class Batches(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """One sweep at one instant; requests that wait in batches are among its `sent` ones."""
+    """One sweep at one instant; requests that wait in batches are among its `sent` ones.
 
-    sweep: str
+    Attributes:
+        tokens: of both directions together; `assumed_tokens` is the part of them that may not have been billed.
+        running: the process that runs this sweep, None where none does.
+        holder: the process that holds the store, whatever it does.
+    """
+
     simulated: bool
+    sweep: str
+    running: int | None
+    holder: Holder | None
     requests: Requests
     by_stage: dict[str, StageStatus]
     money: Money
     batches: Batches
+    calls: Attempts
     attempts: int
     completions: int
     assumed_calls: int
     tokens: int
-    running: int | None
+    assumed_tokens: int
     other_sweeps: list[str]
 
 
@@ -79,6 +128,7 @@ async def read_status(path: Path, name: str = "") -> Status:
     Raises:
         StoreError: no such store or no such sweep.
     """
+    before = lock_holder(path)
     # Cells and requests are counted side by side, each by a connection with a thread of its own.
     async with AsyncExitStack() as stack:
         one, other = [await _opened(stack, path) for _ in range(2)]
@@ -86,14 +136,14 @@ async def read_status(path: Path, name: str = "") -> Status:
             # One look at one instant: a running sweep must not move anything from one count to another meanwhile.
             for connection in (one, other):
                 await connection.execute("BEGIN")
-            return await _status(one, other, path, name)
+            return await _status(one, other, path, name, before)
 
 
 async def stage_counts(path: Path, name: str) -> dict[str, StageCount]:
     """Return what earlier runs of a sweep finished, by stage."""
     status = await read_status(path, name)
     return {
-        stage: StageCount(read=count.read, unreadable=count.unreadable, failed=count.failed)
+        stage: StageCount(read=count.read, unreadable=count.unreadable, failed=count.failed, known=count.total)
         for stage, count in status.by_stage.items()
     }
 
@@ -104,7 +154,9 @@ async def _opened(stack: AsyncExitStack, path: Path) -> aiosqlite.Connection:
     return connection
 
 
-async def _status(connection: aiosqlite.Connection, other: aiosqlite.Connection, path: Path, name: str) -> Status:
+async def _status(
+    connection: aiosqlite.Connection, other: aiosqlite.Connection, path: Path, name: str, before: int | None
+) -> Status:
     sweeps = await _rows(connection, "SELECT id, name, simulated FROM sweep ORDER BY id DESC")
     chosen = next((row for row in sweeps if name in ("", row[1])), None)
     if chosen is None:
@@ -119,24 +171,73 @@ async def _status(connection: aiosqlite.Connection, other: aiosqlite.Connection,
         sweep_id,
     )
     spent, reserved, assumed_nano, attempts, completions, assumed, tokens = money[0]
-    running = await _rows(
-        connection, "SELECT pid FROM run WHERE sweep_id = ? AND ended_ms IS NULL ORDER BY id DESC", sweep_id
-    )
+    holder = await _holder(connection, lock_holder(path) if before is None else before)
     requests, by_stage = await asyncio.gather(_requests(connection, sweep_id), _stages(other, sweep_id))
+    batches = await _batches(connection, sweep_name)
+    if holder is None:
+        requests = _doubted(requests, batches)
+    taken_back, assumed_tokens = await _endings(connection, sweep_id, attempts - completions)
     return Status(
-        sweep=sweep_name,
         simulated=bool(simulated),
+        sweep=sweep_name,
+        running=holder.pid if holder is not None and holder.sweep == sweep_name else None,
+        holder=holder,
         requests=requests,
         by_stage=by_stage,
         money=Money(spent_nano=spent, reserved_nano=reserved, assumed_nano=assumed_nano),
-        batches=await _batches(connection, sweep_name),
+        batches=batches,
+        calls=Attempts(
+            total=attempts,
+            answered=completions,
+            taken_back=taken_back,
+            failed=attempts - completions - taken_back - assumed - requests.in_doubt - requests.sent,
+            assumed=assumed,
+            in_doubt=requests.in_doubt,
+            under_way=requests.sent,
+        ),
         attempts=attempts,
         completions=completions,
         assumed_calls=assumed,
         tokens=tokens,
-        running=running[0][0] if running else None,
+        assumed_tokens=assumed_tokens,
         other_sweeps=[row[1] for row in sweeps if row[0] != sweep_id],
     )
+
+
+async def _holder(connection: aiosqlite.Connection, pid: int | None) -> Holder | None:
+    """Return what the holder of the store runs. A run without an end is no proof of one: a killed run leaves that."""
+    if pid is None:
+        return None
+    newest = await _rows(
+        connection, "SELECT s.name, r.pid FROM run r JOIN sweep s ON s.id = r.sweep_id ORDER BY r.id DESC LIMIT 1"
+    )
+    return Holder(pid=pid, sweep=newest[0][0] if newest and newest[0][1] == pid else "")
+
+
+def _doubted(requests: Requests, batches: Batches) -> Requests:
+    """Return the counts of a store that no process holds: nobody waits any more for what was on the wire."""
+    in_batches = min(requests.sent, batches.requests)
+    doubted = requests.in_doubt + requests.sent - in_batches
+    return msgspec.structs.replace(requests, sent=in_batches, in_doubt=doubted)
+
+
+async def _endings(connection: aiosqlite.Connection, sweep_id: int, unanswered: int) -> tuple[int, int]:
+    """Return how many attempts were taken back, and the tokens of those that are assumed billed."""
+    # Settled attempts are many and have no index for this: they are looked through only where there is a reason.
+    if not unanswered:
+        return 0, 0
+    back = f"a.error GLOB '{_NOT_SENT}'"
+    if await has_batches(connection):
+        given_back = "SELECT 1 FROM batch b WHERE b.id = a.batch_id AND b.stage = 'dropped' AND b.reason = a.error"
+        back += f" OR a.batch_id IS NOT NULL AND (a.error GLOB '{_NOT_RUN}' OR EXISTS ({given_back}))"
+    rows = await _rows(
+        connection,
+        f"SELECT coalesce(sum(a.outcome = 'error' AND ({back})), 0),"  # noqa: S608 - our own words
+        " coalesce(sum(iif(a.outcome = 'assumed', a.tokens, 0)), 0)"
+        " FROM attempt a WHERE a.sweep_id = ? AND a.outcome IN ('error', 'assumed')",
+        sweep_id,
+    )
+    return int(rows[0][0]), int(rows[0][1])
 
 
 async def _requests(connection: aiosqlite.Connection, sweep_id: int) -> Requests:

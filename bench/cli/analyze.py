@@ -6,6 +6,7 @@ from typing import Literal
 import click
 
 from bench.cli.exits import Exit
+from bench.text import one_line
 
 _RESAMPLES = 10_000
 
@@ -62,5 +63,7 @@ def analyze(
             seed=seed,
         )
     )
+    if out is not None and code == Exit.COMPLETE:
+        click.echo(f"tables: {one_line(str(out))}", err=as_json)
     # That command has codes of its own; here all that a user can mend is one.
     return int(Exit.COMPLETE if code == Exit.COMPLETE else Exit.USAGE)

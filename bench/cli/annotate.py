@@ -179,7 +179,9 @@ def agreement(store: Path, name: str, annotator: str, out: Path | None, *, as_js
     from analysis.export import ExportError, export, report_json
     from analysis.show import show
     from analysis.validation import ValidationError, make_validation_report, read_validation
+    from engine.database import check_place
 
+    check_place(store)
     try:
         report = make_validation_report(read_validation(store, name), annotator)
         if out is not None:
@@ -262,9 +264,10 @@ def _overlap(text: str) -> int | None:
 
 @contextmanager
 def _opened(store: Path) -> "Iterator[sqlite3.Connection]":
-    from engine.database import explained
+    from engine.database import check_place, explained
     from instruments.annotation.store import open_annotations
 
+    check_place(store)
     with explained(store), closing(open_annotations(store)) as connection:
         yield connection
 

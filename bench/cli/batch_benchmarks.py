@@ -57,7 +57,7 @@ def _phase(phase: "Phase | None") -> tuple[str, str, str]:
 def batch_kills(times: int, calls: int, seed: int, as_json: Path | None, folder: Path | None) -> int:
     """Run `mirage bench kills --mode batch`."""
     from bench.throughput.kills_batches import run_batch_kills
-    from engine.money import usd
+    from engine.money import dollars
 
     report = run_batch_kills(kills=times, calls=calls, seed=seed, folder=folder, told=tell)
     lines = sum(report.providers.values())
@@ -72,8 +72,8 @@ def batch_kills(times: int, calls: int, seed: int, as_json: Path | None, folder:
         ("charged without an answer", f"{report.charged_without_answer:,}", "rows that the provider lost"),
         ("cut off and sent again", f"{report.expired:,}", "expired or cancelled: not charged"),
         ("batches that never ran", f"{report.dropped:,}", f"of {lines:,}"),
-        ("bill", usd(report.billed_nano), "the providers'"),
-        ("ledger", usd(report.ledger_nano), f"the engine's, {usd(report.assumed_nano)} of it assumed"),
+        ("bill", dollars(report.billed_nano), "the providers'"),
+        ("ledger", dollars(report.ledger_nano), f"the engine's, {dollars(report.assumed_nano)} of it assumed"),
         ("agree to the nano-dollar", "yes" if report.exact else "NO", ""),
     ]
     heads = ("what", "number", "")

@@ -50,15 +50,18 @@ def batches(context: click.Context, store: Path, *, everything: bool, as_json: b
 
     from bench.loop import run_loop
     from engine.batch.stage import LIVE
-    from engine.inspection import read_batches
+    from engine.inspection import is_simulated, read_batches
 
     found = [row for row in run_loop(read_batches(store)) if everything or row.stage in LIVE]
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
-    elif found:
-        _show(found)
+        return 0
+    mark = " · SIMULATED" if run_loop(is_simulated(store)) else ""
+    if found:
+        _show(found, f"batches{mark}")
     else:
-        click.echo("no batches" if everything else "no batches under way; --all also lists those that are over")
+        hint = "" if everything else "; --all also lists those that are over"
+        click.echo(f"no batches{'' if everything else ' under way'}{mark}{hint}")
     return 0
 
 
@@ -137,34 +140,35 @@ def _say(notice: "Notice") -> None:
     click.echo(one_line(notice.text, most=300), err=True)
 
 
-def _show(rows: "Sequence[BatchRow]") -> None:
+def _show(rows: "Sequence[BatchRow]", title: str) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from bench.text import wide_console
+    from bench.wide import print_table
 
     now, sweeps = time.time() * 1000, {row.sweep for row in rows}
-    title = "batches · SIMULATED" if any(row.simulated for row in rows) else "batches"
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title=title, title_justify="left")
-    table.add_column("id", justify="right")
-    for name in (*(("sweep",) if len(sweeps) > 1 else ()), "model", "stage"):
-        table.add_column(name, no_wrap=True)
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title=title)
+    table.add_column("id", justify="right", no_wrap=True)
+    for name in (*(("sweep",) if len(sweeps) > 1 else ()), "model", "stages", "state"):
+        table.add_column(name, no_wrap=name != "stages")
     for name in ("requests", "done"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("remote id", overflow="fold")
+    table.add_column("remote id", no_wrap=True)
     table.add_column("status")
     table.add_column("age", justify="right", no_wrap=True)
     table.add_column("reason")
     for row in rows:
         name = (one_line(row.sweep),) if len(sweeps) > 1 else ()
         table.add_row(str(row.id), *name, *_cells(row, now))
-    wide_console().print(table)
+    # The id, by which one gives orders, the model, the state and the remote id stay.
+    print_table(table, drop=("reason", "age", "done", "status", "stages", "requests"))
 
 
 def _cells(row: "BatchRow", now: float) -> tuple[str, ...]:
     begun, ended = row.created_ms or row.built_ms, row.closed_ms or now
     return (
         one_line(f"{row.provider}/{row.model}"),
+        one_line(", ".join(row.stages)),
         row.stage.replace("_", " "),
         f"{row.requests or row.open:,}",
         f"{row.completed:,}",

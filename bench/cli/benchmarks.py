@@ -146,7 +146,7 @@ def kills(times: int, calls: int, seed: int, mode: str, as_json: Path | None, fo
 
         return batch_kills(times, calls, seed, as_json, folder)
     from bench.throughput.kills import run_kills
-    from engine.money import usd
+    from engine.money import dollars
 
     report = run_kills(kills=times, calls=calls, seed=seed, folder=folder, told=tell)
     rows = [
@@ -155,12 +155,12 @@ def kills(times: int, calls: int, seed: int, mode: str, as_json: Path | None, fo
         ("completed", f"{report.completed:,}", ""),
         ("failed", f"{report.failed:,}", "refused for good by a fault"),
         ("lost", f"{report.lost:,}", "must be 0"),
-        ("billed twice", f"{report.billed_twice:,}", usd(report.billed_twice_nano)),
+        ("billed twice", f"{report.billed_twice:,}", dollars(report.billed_twice_nano)),
         ("on the wire at kills", f"{report.on_the_wire_at_kills:,}", "the most that may be billed twice"),
-        ("engine's estimate", f"{report.engine_estimate_of_double_bills:,}", usd(report.engine_estimate_nano)),
+        ("engine's estimate", f"{report.engine_estimate_of_double_bills:,}", dollars(report.engine_estimate_nano)),
         ("billed for nothing", f"{report.billed_for_nothing:,}", "answers that a fault spoiled"),
-        ("bill", usd(report.billed_nano), "the provider's"),
-        ("ledger", usd(report.ledger_nano), "the engine's, what it can only assume included"),
+        ("bill", dollars(report.billed_nano), "the provider's"),
+        ("ledger", dollars(report.ledger_nano), "the engine's, what it can only assume included"),
         ("agree to the nano-dollar", "yes" if report.exact else "NO", ""),
     ]
     heads = ("what", "number", "")
@@ -198,7 +198,13 @@ def scale(requests: int, send: int, as_json: Path | None, folder: Path | None) -
 
 
 @click.command()
-@click.option("--claims", type=_NUMBERS, default=143_616, show_default=True, help="Judged claims, about.")
+@click.option(
+    "--claims",
+    type=_NUMBERS,
+    default=143_616,
+    show_default=True,
+    help="Judged claims, rounded to whole sweeps of 143,616.",
+)
 @click.option("--plain-resamples", type=click.IntRange(0), default=20, show_default=True, help="0 leaves it out.")
 @measured
 def analysis(claims: int, plain_resamples: int, as_json: Path | None, folder: Path | None) -> int:
@@ -284,19 +290,19 @@ def show_figures(
     from rich.table import Table
 
     from bench.throughput.process import machine
-    from bench.wide import wide_console
+    from bench.wide import print_table
 
     known = machine()
     caption = (
         f"{known['processors']} processors, {known['system']}, Python {known['python']}; other work:"
         f" load {load_before:.1f} before, {load_after:.1f} after"
     )
-    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
+    table = Table(title=title, caption=caption)
     for place, head in enumerate(heads):
         table.add_column(head, justify="left" if place == 0 or not head else "right")
     for row in rows:
         table.add_row(*row)
-    wide_console().print(table)
+    print_table(table)
 
 
 def end_benchmark(

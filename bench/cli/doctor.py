@@ -2,10 +2,18 @@
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from bench.text import one_line
+
+if TYPE_CHECKING:
+    from bench.doctor import Finding
+    from bench.sweepfile import LoadedFile
+    from providers.catalog import Catalog
+
+_WORDS = {True: "yes", False: "NO", None: "?"}
 
 
 @click.command()
@@ -16,30 +24,56 @@ def doctor(sweep: Path | None, *, call: bool, yes: bool) -> int:
     """Check keys, endpoints and models of the sweep file SWEEP, or of the whole catalogue.
 
     Without --call nothing is spent: keys are looked for in the environment and accounts asked for their lists of
-    models. Exit code 5 when something is wrong.
+    models. Of local models it says where they are, and loads nothing. SWEEP may also be a file of `mirage personas
+    generate`. Exit code 2 when there is something to mend.
     """
     from bench.cli.exits import Exit
-    from bench.doctor import examine, has_key, hosted, worst_nano
+    from bench.doctor import examine, has_key, hosted, look_for_local, worst_nano
     from bench.loop import run_loop
     from bench.run import user_catalog
-    from bench.sweepfile import load_sweep
-    from engine.money import usd
+    from bench.sweepfile import load_file
+    from engine.money import dollars
 
-    loaded = load_sweep(sweep) if sweep else None
+    loaded = load_file(sweep) if sweep else None
     catalog = user_catalog(loaded)
-    aliases = dict.fromkeys((*loaded.sweep.models, *loaded.sweep.judges)) if loaded else catalog.cards
-    cards = hosted(catalog.card(alias) for alias in aliases)
+    aliases = list(catalog.cards) if loaded is None else _named(loaded, catalog)
+    everyone = [catalog.cards[alias] for alias in aliases]
+    cards = hosted(everyone)
     if call:
         ready = [card for card in cards if has_key(card, os.environ)]
-        click.echo(f"{len(ready)} calls, at most {usd(worst_nano(ready))} together", err=True)
+        click.echo(f"{len(ready)} calls, at most {dollars(worst_nano(ready))} together", err=True)
         if ready and not yes:
             click.confirm("Make them?", abort=True, err=True)
-    findings = run_loop(examine(cards, os.environ, call=call))
-    words = {True: "yes", False: "NO", None: "?"}
+    found = {each.alias: each for each in run_loop(examine(cards, os.environ, call=call))}
+    place = str(loaded.sweep.local.get("model", "")) if loaded else ""
+    findings = [found.get(card.alias) or look_for_local(card, place) for card in everyone]
     for finding in findings:
-        parts = [f"key {words[finding.key]}", f"listed {words[finding.listed]}"]
-        if call and finding.key:
-            parts.append(f"answered {words[finding.called]} for {usd(finding.nano)}")
-        click.echo(f"{finding.alias:<20} {', '.join(parts)}  {one_line(finding.note, most=160)}".rstrip())
-    bad = [each for each in findings if not each.key or not each.listed or each.called is False]
-    return int(Exit.INCOMPLETE if bad else Exit.COMPLETE)
+        click.echo(f"{one_line(finding.alias):<20} {_said(finding)}  {one_line(finding.note, most=200)}".rstrip())
+    return int(Exit.COMPLETE if all(each.good for each in findings) else Exit.USAGE)
+
+
+def _named(loaded: "LoadedFile", catalog: "Catalog") -> list[str]:
+    """Return the models of a run's file, once its names are checked."""
+    from bench.localmodel import check_words
+    from bench.names import check_tables, check_used, known_card
+
+    aliases = dict.fromkeys((*loaded.sweep.models, *loaded.sweep.judges))
+    check_used(loaded, {alias: known_card(catalog, alias, loaded) for alias in aliases})
+    check_tables(loaded, catalog)
+    check_words(loaded)
+    return list(aliases)
+
+
+def _said(finding: "Finding") -> str:
+    from engine.money import dollars
+
+    if finding.local:
+        return f"local model {'yes' if finding.listed else 'NO'}"
+    if not finding.key:
+        return "key NO"
+    parts = ["key yes", f"listed {_WORDS[finding.listed]}"]
+    if finding.called is not None:
+        parts.append(f"answered {_WORDS[finding.called]} for {dollars(finding.nano)}")
+    if finding.simulated:
+        parts.append("SIMULATED")
+    return ", ".join(parts)

@@ -57,17 +57,23 @@ def generate(sweep: Path, store: Path | None, *, plain: bool) -> int:
 
     Answers that break a constraint are drawn again. It keeps to its budget and resumes like any other sweep.
     """
-    from bench.generating import collect, prepare_generation
+    from bench.generating import collect, load_own, prepare_generation
     from bench.loop import run_loop
-    from bench.sweepfile import load_generation
+    from bench.names import check_tables
+    from bench.simulated import marked
+    from bench.storeplace import store_place
 
-    prepared = prepare_generation(load_generation(sweep), store=store)
+    loaded = load_own(sweep)
+    prepared = run_loop(marked(prepare_generation(loaded, store=store_place(loaded, store))))
+    check_tables(prepared.loaded, prepared.catalog)
     result = _run(prepared, plain=plain)
     end = OF_OUTCOME[result.outcome]
-    click.echo(f"{EXITS[end]}. store: {one_line(str(prepared.store_path))}")
+    where = f"store: {one_line(str(prepared.store_path))}"
     if end not in (Exit.COMPLETE, Exit.INCOMPLETE):
+        click.echo(f"{EXITS[end]}. {where}")
         return int(end)
     chosen = run_loop(collect(prepared))
+    click.echo(f"{'done, but not every persona was accepted' if chosen.empty else EXITS[end]}. {where}")
     _say_chosen(prepared, chosen)
     return int(Exit.INCOMPLETE if chosen.empty else end)
 
@@ -135,14 +141,15 @@ def list_all(file: Path | None, *, as_json: bool) -> int:
 
         click.echo(msgspec.json.format(msgspec.json.encode(everyone), indent=2).decode())
         return 0
-    from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table("id", "group", "source", "age", "occupation", "reveals")
+    from bench.wide import print_table
+
+    table = Table(*(Column(head, no_wrap=True) for head in ("id", "group", "source", "age")), "occupation", "reveals")
     for each in everyone:
         age, occupation = str(each.attributes.age or "-"), one_line(each.attributes.occupation or "-", most=60)
         table.add_row(each.id, each.group.value, each.source.value, age, occupation, one_line(", ".join(each.reveals)))
-    Console(markup=False, highlight=False).print(table)
+    print_table(table, drop=("source", "reveals", "age"))
     return 0
 
 
@@ -158,7 +165,7 @@ def _run(prepared: "PreparedGeneration", *, plain: bool) -> "Result":
     from bench.display import Display
     from bench.generating import generation_job
     from bench.loop import run_loop
-    from bench.run import make_folder, run_job
+    from bench.run import run_job
     from bench.runlog import RunLog
     from engine.events import Notice
 
@@ -166,7 +173,6 @@ def _run(prepared: "PreparedGeneration", *, plain: bool) -> "Result":
     manifest = prepared.manifest
 
     async def body() -> "Result":
-        make_folder(prepared.store_path)
         log = RunLog(prepared.store_path)
         try:
             async with Display(console, f"personas {manifest.name}", simulated=manifest.simulated) as display:

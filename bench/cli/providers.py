@@ -108,7 +108,17 @@ def _measured(plan: "Plan", place: Path, *, yes: bool) -> "tuple[list[Measuremen
                 err=True,
             )
         return found, Exit.INTERRUPTED
-    return found, Exit.INCOMPLETE if any(each.cut or each.failed for each in found) else Exit.COMPLETE
+    return found, _ended(found)
+
+
+def _ended(found: "Sequence[Measurement]") -> Exit:
+    """Return the exit code of what was measured: that of a run that ended so, the first that did not get to its end."""
+    from bench.cli.exits import OF_OUTCOME
+    from bench.throughput.provider_figures import CUT
+
+    codes = {words: OF_OUTCOME[outcome] for outcome, words in CUT.items()}
+    cut = next((codes[each.cut] for each in found if each.cut), None)
+    return cut or (Exit.INCOMPLETE if any(each.failed or each.left_out for each in found) else Exit.COMPLETE)
 
 
 def _state(plan: "Plan", subjects: "Sequence[Subject]") -> None:
@@ -169,14 +179,13 @@ def _show(found: "Sequence[Measurement]") -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from bench.wide import wide_console
+    from bench.wide import print_table, wide_console
 
     simulated = any(each.simulated for each in found)
     table = Table(
         box=SIMPLE_HEAD, padding=(0, 1, 0, 0),
-        title="providers" + " · SIMULATED" * simulated, title_justify="left",
+        title="providers" + " · SIMULATED" * simulated,
         caption="times in ms: median / 90 % / 99 %; best: calls at once, + if more might be better",
-        caption_justify="left",
     )  # fmt: skip
     table.add_column("model", no_wrap=True)
     table.add_column("mode", no_wrap=True)
@@ -186,7 +195,7 @@ def _show(found: "Sequence[Measurement]") -> None:
     for each in found:
         table.add_row(one_line(each.alias) + " (sim.)" * each.simulated, each.mode.value, *_figures(each))
     console = wide_console()
-    console.print(table)
+    print_table(table, drop=("first byte", "out/s", "retries", "failed", "429"), console=console)
     for each in found:
         for note in _notes(each):
             console.print(f"{one_line(each.alias)}, {each.mode.value}: {note}")
@@ -203,7 +212,7 @@ def _figures(each: "Measurement") -> tuple[str, ...]:
 
 def _notes(each: "Measurement") -> Iterable[str]:
     if each.cut:
-        yield f"cut short: {each.cut}"
+        yield f"cut short: {each.cut}; {each.left_out:,} of {each.calls:,} calls were not sent"
     if each.errors:
         yield "errors: " + ", ".join(f"{one_line(kind)} {number}" for kind, number in sorted(each.errors.items()))
     if each.turnaround is not None:
@@ -216,7 +225,7 @@ def _compare(place: Path) -> None:
     from rich.table import Table
 
     from bench.throughput.measurements import kept
-    from bench.wide import wide_console
+    from bench.wide import print_table, wide_console
 
     found = kept(place)
     groups: dict[tuple[object, ...], list[Measurement]] = {}
@@ -224,8 +233,7 @@ def _compare(place: Path) -> None:
         account = "simulated" if each.simulated else each.base_url
         groups.setdefault((each.alias, account, each.model, each.mode), []).append(each)
     table = Table(
-        box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title="now, and the change since the measurement before",
-        title_justify="left",
+        box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title="now, and the change since the measurement before"
     )  # fmt: skip
     for name in ("model", "mode", "measured", "before"):
         table.add_column(name, no_wrap=True)
@@ -234,7 +242,10 @@ def _compare(place: Path) -> None:
     for group in groups.values():
         table.add_row(*_compared(group))
     console = wide_console()
-    console.print(table if groups else f"no measurements in {place}")
+    if groups:
+        print_table(table, drop=("p50 ms", "429", "out/s", "before"), console=console)
+    else:
+        console.print(f"no measurements in {place}")
     if found.unreadable:
         console.print(f"{found.unreadable} lines of {place} cannot be read and are left out")
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bench.cli.exits import Exit
+from bench.cli.exits import EXITS
 
 if TYPE_CHECKING:
     from bench.rehearsal import Verdict
@@ -25,8 +25,9 @@ def rehearse(
     """Run the sweep file SWEEP against a simulator of its providers, with faults, and kill -9 it on the way.
 
     Needs no key and costs nothing. The right answer is known there: at the end every claim is compared with it, and the
-    simulator's bill with the ledger. Everything that it prints is marked SIMULATED. The folder of an earlier rehearsal
-    of the same name is replaced.
+    simulator's bill with the ledger. Everything that it prints is marked SIMULATED. Caps hold as in a run: one that is
+    too small ends the rehearsal with exit code 3, and what was answered before is judged. The folder of an earlier
+    rehearsal of the same name is replaced.
     """
     from bench.rehearsal import Plan, rehearse
     from bench.sweepfile import load_sweep
@@ -40,7 +41,7 @@ def rehearse(
     _show(verdict)
     if as_json is not None:
         _write(verdict, as_json)
-    return int(Exit.COMPLETE if verdict.holds else Exit.DEFECT)
+    return int(verdict.code)
 
 
 def _tables(verdict: "Verdict", folder: Path) -> None:
@@ -53,12 +54,12 @@ def _show(verdict: "Verdict") -> None:
     from rich.table import Table
 
     from bench.text import one_line
-    from bench.wide import wide_console
+    from bench.wide import print_table, wide_console
     from engine.money import usd
 
     console = wide_console()
     known, money = verdict.comparison, verdict.money
-    table = Table(title=f"rehearsal of {one_line(verdict.sweep)} · SIMULATED", title_justify="left")
+    table = Table(title=f"rehearsal of {one_line(verdict.sweep)} · SIMULATED")
     for head in ("what", "expected", "found"):
         table.add_column(head, justify="left" if head == "what" else "right")
     read = verdict.requests - verdict.unfinished - verdict.failed
@@ -71,16 +72,26 @@ def _show(verdict: "Verdict") -> None:
         table.add_row(f"{kind} readings", f"{number:,}", f"{number - known.different.get(kind, 0):,} equal")
     table.add_row("answers and their charges", f"{money.completions:,}", f"{money.matched:,} equal to the nano-dollar")
     table.add_row("answers", usd(money.completed_nano), usd(money.ledger_nano - money.assumed_nano))
-    table.add_row("bill", usd(money.billed_nano), f"{money.charges:,} charges")
+    table.add_row("bill", "", f"{money.charges:,} charges  {usd(money.billed_nano)}")
     table.add_row("charged for answers that a fault spoiled", "", f"{money.spoiled:,}  {usd(money.spoiled_nano)}")
     table.add_row("charged twice", f"at most {money.cut_off:,}", f"{money.twice:,}  {usd(money.twice_nano)}")
     table.add_row("charged twice by batch", "0", f"{money.batched_twice:,}  of {money.batched:,} charges")
     table.add_row("counted as spent without an answer", "", f"{money.assumed:,}  {usd(money.assumed_nano)}")
-    console.print(table)
+    print_table(table, console=console)
     for line in (*known.examples, *(f"no equal charge for {each}" for each in money.wrong)):
         console.print(one_line(line, most=300))
     console.print(f"killed {verdict.kills} times; {verdict.seconds:.0f} s; store {verdict.store}, bill {verdict.bill}")
-    console.print("everything is as it must be" if verdict.holds else "NOT everything is as it must be", style="bold")
+    console.print(_verdict(verdict), style="bold", soft_wrap=True)
+    for cap in verdict.reached:
+        console.print(f"cap of {one_line(cap)}", soft_wrap=True)
+
+
+def _verdict(verdict: "Verdict") -> str:
+    if verdict.holds:
+        return "everything is as it must be"
+    if verdict.code == verdict.ended:
+        return f"the rehearsed run was not finished: {EXITS[verdict.code]}. What it did until then is as it must be"
+    return "NOT everything is as it must be"
 
 
 def _write(verdict: "Verdict", path: Path) -> None:

@@ -69,7 +69,7 @@ def report(
     write = _writer()
     settings = Settings(judge=judge, truncated=truncated == "use", resamples=resamples, seed=seed)
     try:
-        written = write(store, out or store.with_suffix(".report.html"), settings, sweep=sweep, explore=explore)
+        written = write(store, out or _beside(store), settings, sweep=sweep, explore=explore)
     except (StoreError, UnknownJudgeError, NothingToReportError, ExportError) as error:
         raise UserError(str(error)) from error
     click.echo(
@@ -77,6 +77,12 @@ def report(
         f" {written.shown:,} of {written.total:,} responses embedded"
     )
     return 0
+
+
+def _beside(store: Path) -> Path:
+    """Return where the page goes if nobody says; also for a folder of rows, however it is written."""
+    place = store if store.name.strip(".") else store.resolve()
+    return place.parent / f"{place.stem}.report.html"
 
 
 def _writer() -> Callable[..., "Written"]:
@@ -94,5 +100,5 @@ def _writer() -> Callable[..., "Written"]:
         if package not in _EXTRA:
             raise
         what = f"the report needs {package}, which is not installed"
-        raise UserError(what, mend="pip install 'miragebench[report]'") from error
+        raise UserError(what, mend=f"pip install {package}") from error
     return write

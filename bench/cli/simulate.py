@@ -34,8 +34,9 @@ def simulate(port: int, state: Path, config: Path | None, seed: int) -> int:
 
 def _catalogue_prices(state: Path) -> Path:
     """Write settings that charge the catalogue's prices, and return the file."""
-    from bench.run import make_folder, user_catalog
+    from bench.run import user_catalog
     from bench.simulator.rehearsal import price_settings
+    from bench.storeplace import make_folder
 
     path = state / "simulator.toml"
     make_folder(path)
@@ -60,6 +61,6 @@ def _said(address: str, overlay: str) -> str:
         f"simulating providers at {address} until Ctrl-C; answers are SIMULATED\n"
         f"bill: {address}/_sim/bill/summary   right answer: {address}/_sim/known\n\n"
         f"`mirage rehearse` tries a whole sweep by itself. To lead one here by hand, set {KEY_ENV} to any 16\n"
-        "characters or more, and put this into the sweep file, the first line at its top:\n\n"
-        f'notes = ["SIMULATED: what answered is a program, not a model."]\n\n{overlay}'
+        "characters or more, and put this into the sweep file. The run notices who answers, and marks the sweep:\n\n"
+        f"{overlay}"
     )

@@ -18,6 +18,10 @@ from bench.throughput.judged_store import MODELS, PAPER_CLAIMS, write_store
 from bench.throughput.plainly import oi_rates, rank_correlations, read_records, resample
 from bench.throughput.tabled import Found
 
+FOUND = Found(
+    load_s=0.5, tables_s=1.5, resampling_s=0.1, wall_s=2.0, resamples=10_000, peak_mb=200, oi={}, rho={}, figures=1
+)
+
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -87,7 +91,25 @@ def test_without_pandas_ours_alone_is_measured(tmp_path: Path, monkeypatch: pyte
     told: list[str] = []
     report = run_analysis(claims=1, folder=tmp_path, told=told.append)
     assert (report.plain, report.plain_extrapolated_s, report.times_faster) == (None, None, None)
-    assert any("pandas" in line for line in told)
+    assert any("`make setup-dev` installs" in line for line in told)
+
+
+@pytest.mark.parametrize(("claims", "told"), [(5_000, True), (300_000, True), (PAPER_CLAIMS, False)])
+def test_a_store_of_another_size_than_was_asked_for_is_said_to_be_one(
+    claims: int, told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stores hold whole sweeps of the paper's size."""
+    said: list[str] = []
+    monkeypatch.setattr("bench.throughput.analysis.write_store", lambda path, samples: _touched(path, samples))
+    monkeypatch.setattr("bench.throughput.analysis._measured", lambda _order: FOUND)
+    report = run_analysis(claims=claims, plain_resamples=0, folder=tmp_path, told=said.append)
+    line = f"{claims:,} claims were asked for; a store holds whole sweeps of 143,616: it has {report.claims:,}"
+    assert (line in said) is told
+
+
+def _touched(path: Path, samples: int) -> int:
+    path.touch()
+    return samples * PAPER_CLAIMS
 
 
 @pytest.mark.parametrize(
@@ -103,7 +125,4 @@ def test_without_pandas_ours_alone_is_measured(tmp_path: Path, monkeypatch: pyte
 )
 def test_a_promise_is_held_or_not(claims: int, changes: dict[str, float], holds: bool) -> None:
     """Each limit alone decides."""
-    ours = Found(
-        load_s=0.5, tables_s=1.5, resampling_s=0.1, wall_s=2.0, resamples=10_000, peak_mb=200, oi={}, rho={}, figures=1
-    )
-    assert _holds(claims, msgspec.structs.replace(ours, **changes)) is holds
+    assert _holds(claims, msgspec.structs.replace(FOUND, **changes)) is holds

@@ -1,4 +1,4 @@
-"""The live view and the plain lines: what they show of batches."""
+"""The live view and the plain lines: batches, sums over all runs, and any width."""
 
 import time
 from collections.abc import Sequence
@@ -9,14 +9,18 @@ from rich.console import Console
 
 from bench.display import BATCHES_SHOWN, Display, plain_line
 from engine.events import BatchView, Snapshot, StageCount
+from engine.lane import LaneSnapshot
+from engine.ledger import Account, Cap, Scope
 
 
-def snapshot(batches: Sequence[BatchView]) -> Snapshot:
+def snapshot(batches: Sequence[BatchView] = (), **fields: object) -> Snapshot:
     """A run with these batches."""
-    return Snapshot(
-        stages={"task": StageCount(read=1)}, lanes=(), accounts={}, errors={}, calls=1, input_tokens=1, output_tokens=1,
-        spent_nano=1, started=0.0, now=60.0, planning=False, draining=False, refused="", batches=tuple(batches),
-    )  # fmt: skip
+    plain = {
+        "stages": {"task": StageCount(read=1)}, "lanes": (), "accounts": {}, "errors": {}, "calls": 1,
+        "input_tokens": 1, "output_tokens": 1, "spent_nano": 1, "started": 0.0, "now": 60.0, "planning": False,
+        "draining": False, "refused": "", "batches": tuple(batches),
+    }  # fmt: skip
+    return Snapshot(**{**plain, **fields})  # type: ignore[arg-type]
 
 
 def batch(number: int = 1, **fields: object) -> BatchView:
@@ -28,11 +32,11 @@ def batch(number: int = 1, **fields: object) -> BatchView:
     return BatchView(**{**plain, **fields})  # type: ignore[arg-type]
 
 
-def drawn(batches: Sequence[BatchView]) -> str:
+def drawn(batches: Sequence[BatchView] = (), *, width: int = 160, **fields: object) -> str:
     """What the live view shows."""
     screen = StringIO()
-    display = Display(Console(file=screen, width=160), "sweep s", simulated=False)
-    display.watch(lambda: snapshot(batches), {"task": 10})
+    display = Display(Console(file=screen, width=width), "sweep s", simulated=False)
+    display.watch(lambda: snapshot(batches, **fields), {"task": 10})
     display._console.print(display._picture())
     return screen.getvalue()
 
@@ -71,3 +75,47 @@ def test_the_plain_line_counts_batches_by_stage() -> None:
     line = plain_line(snapshot([batch(), batch(2, stage="in_doubt"), batch(3)]), {"task": 10})
     assert "batches 2 open, 1 in doubt (6,000 requests)" in line
     assert "batch" not in plain_line(snapshot([]), {"task": 10})
+
+
+RESUMED = {
+    "accounts": {
+        Scope("sweep", "s"): Account(spent_nano=387_214_393, cap=Cap(nano=1_000_000_000)),
+        Scope("model", "m"): Account(spent_nano=999_000_000_000),
+    },
+    "spent_nano": 0,
+}
+
+
+def test_what_is_spent_is_of_all_runs_and_this_run_stands_apart() -> None:
+    """A resumed run with nothing to do has a half-used cap, and the sum beside it is of the same runs."""
+    assert "spent $0.3872  this run: calls 1, errors 0, spent $0.00" in plain_line(snapshot(**RESUMED), {"task": 10})
+    shown = drawn(**RESUMED)
+    assert "spent $0.3872 ($0.00 in this run)" in shown
+    assert "budget of sweep s: $0.3872 + $0.00 reserved of $1.00" in shown
+
+
+def test_a_sweep_that_asks_for_less_than_before_has_what_was_planned_before() -> None:
+    """Not 8 of 4."""
+    stages = {"task": StageCount(read=40, known=48), "probe": StageCount(read=8), "judge": StageCount()}
+    line = plain_line(snapshot(stages=stages), {"probe": 4, "task": 24, "judge": 24})
+    assert "probe 8/8  task 40/48  judge 0/24" in line
+    assert "40/48" in drawn(stages=stages)
+
+
+LANE = LaneSnapshot(
+    name="anthropic/claude-opus-4-6-20260415", queued=1234, in_flight=17, concurrency=2500, sent=98765, throttled=43210,
+    stopped="", paused_until=99.0,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120])
+def test_the_live_view_fits_and_cuts_no_figure(width: int) -> None:
+    """Names, ids and counts of lanes and batches are whole; what has no room is left out."""
+    batches = [batch(12345, lane="anthropic/claude-opus-4-6-20260415 (batch)", status="cancelling by its provider")]
+    stages = {"task": StageCount(read=123_456, unreadable=2_345, failed=6_789, known=234_567)}
+    rows = drawn(batches, width=width, lanes=(LANE,), stages=stages).splitlines()
+    assert max(map(len, rows)) <= width
+    words = " ".join(rows)
+    for whole in ("17/2500", LANE.name, "130245/234567", "2345 unreadable", "6789 failed", "batch 12345", "2,000"):
+        assert whole in words
+    assert "…" not in words

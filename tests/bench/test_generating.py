@@ -14,7 +14,7 @@ from threading import Thread
 import pytest
 
 from bench.cli.main import main
-from bench.generating import PreparedGeneration, collect, generation_job, prepare_generation, read_answers
+from bench.generating import PreparedGeneration, collect, generation_job, load_own, prepare_generation, read_answers
 from bench.reparse import Change, reparse
 from bench.run import Result, run_job
 from bench.sweepfile import load_generation
@@ -228,13 +228,14 @@ async def test_another_target_under_the_same_name_is_refused(tmp_path: Path) -> 
 
 
 class _Endpoint(BaseHTTPRequestHandler):
-    """An OpenAI-compatible endpoint whose model keeps every constraint."""
+    """An OpenAI-compatible endpoint whose model keeps every constraint, or below /refusing none."""
 
     def do_POST(self) -> None:
         """Answer a chat completion."""
         asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
         request = make_request(asked["messages"][0]["content"])
-        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": persona(request)}}
+        said = "I would rather not." if "/refusing" in self.path else persona(request)
+        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": said}}
         usage = {"prompt_tokens": 100, "completion_tokens": 200, "total_tokens": 300}
         body = json.dumps({"id": "1", "object": "chat.completion", "model": "w", "choices": [choice], "usage": usage})
         self.send_response(200)
@@ -270,6 +271,71 @@ def test_the_command_goes_from_file_to_file(endpoint: str, tmp_path: Path, capsy
     assert "3 of 3 personas accepted" in out
     assert f'generated_personas = "{tmp_path / "own.toml"}"' in out
     assert len(load_persona_file(tmp_path / "own.toml")) == 3
+
+
+def test_a_run_of_which_nothing_was_accepted_does_not_say_that_all_is_done(
+    endpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What it says first, what it counts and its exit code agree."""
+    prepared(tmp_path, number=2, tries=2)
+    path = tmp_path / "personas.toml"
+    path.write_text(
+        path.read_text("utf-8").replace("http://127.0.0.1:9/v1", endpoint.replace("/v1", "/refusing/v1")),
+        encoding="utf-8",
+    )
+    with pytest.raises(SystemExit) as end:
+        main(["personas", "generate", str(path), "--plain"])
+    out = capsys.readouterr().out
+    assert end.value.code == 5
+    assert out.startswith("done, but not every persona was accepted.")
+    assert "0 of 2 personas accepted" in out
+    assert "everything" not in out
+
+
+async def test_progress_counts_the_draws_that_are_known_of(tmp_path: Path) -> None:
+    """Rejected answers lead to further draws, so there are more than personas; never fewer than are done."""
+    job = generation_job(prepared(tmp_path, number=2, tries=3))
+    assert job.expected == {"persona": 2}
+    model = ScriptedProvider(lambda _request, _times: "no", name="scripted")
+    await run_job(job, listen=_ignore, watch=_look, providers={"scripted": model})
+    assert job.expected == {"persona": len(model.seen)} == {"persona": 6}
+
+
+@pytest.mark.parametrize(
+    ("text", "says", "mends"),
+    [
+        pytest.param(
+            'name = "s"\nmodels = ["gpt-4o-mini"]\njudges = ["gpt-5.5"]\npersonas = 3\n',
+            "this is a sweep file; a file that has a model write personas has a [generate] table instead of judges,"
+            " personas",
+            "`mirage run` runs sweeps",
+            id="sweep",
+        ),
+        pytest.param(
+            '[[persona]]\nid = "own_001"\n', "this is a file of personas", "`mirage personas validate", id="personas"
+        ),
+    ],
+)
+def test_a_file_of_another_kind_is_called_what_it_is(
+    text: str, says: str, mends: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line, with the command that it is meant for."""
+    path = tmp_path / "mine.toml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(SystemExit) as end:
+        main(["personas", "generate", str(path)])
+    err = capsys.readouterr().err
+    assert (end.value.code, err.count("\n")) == (2, 1)
+    assert says in err
+    assert mends in err
+    assert "did you mean" not in err
+
+
+@pytest.mark.parametrize("example", ["demo.toml", "paper.toml"])
+def test_every_example_sweep_is_known_for_one(example: str) -> None:
+    """Whatever fields it happens to have."""
+    with pytest.raises(UserError, match="this is a sweep file"):
+        load_own(Path(__file__).parents[2] / "sweeps" / example)
 
 
 def test_the_example_in_sweeps_is_a_whole_run() -> None:

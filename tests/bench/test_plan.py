@@ -11,8 +11,13 @@ import pytest
 
 from bench.cli import main
 from bench.cli.plan import money
-from bench.estimate import Line, chosen_nano, stream_seconds, total_nano
+from bench.estimate import Done, Line, calls_left, chosen_nano, shortfalls, stream_seconds, total_nano
 from bench.modes import Mode
+from bench.run import prepare
+from bench.sweepfile import load_sweep
+from engine.ledger import Amount, Cap, Scope
+from instruments.instrument import Stage
+from instruments.reader import count_asks
 
 SWEEP = """
 name = "s"
@@ -152,3 +157,69 @@ def test_a_model_without_a_known_limit_has_no_time_and_the_plan_says_so(capsys: 
     shown = planned(capsys, "")
     assert "no limit known" in shown
     assert "no rate limit known of claude-opus-4-7, so no time" in shown
+
+
+# ----- what is left, and which caps will not do for it
+
+
+@pytest.mark.parametrize(
+    ("task", "judge", "left"),
+    [
+        pytest.param(Done(), Done(), (30, 30), id="nothing done"),
+        pytest.param(Done(answered=10, read=10, pending=20), Done(pending=10), (20, 30), id="a third answered"),
+        pytest.param(Done(answered=30, read=30), Done(answered=29), (0, 0), id="one answer had no claims"),
+        pytest.param(Done(answered=29, read=29, failed=1), Done(answered=20, failed=2, pending=7), (0, 7), id="failed"),
+        pytest.param(Done(answered=30, read=28), Done(answered=28), (0, 2), id="answers still to be read"),
+    ],
+)
+def test_what_can_still_be_sent_follows_from_what_is_still_to_be_read(
+    task: Done, judge: Done, left: tuple[int, int]
+) -> None:
+    """A finished sweep has nothing left, also where some answers led to no question."""
+    Path("sweep.toml").write_text(
+        'name = "s"\nmodels = ["gpt-5.5"]\njudges = ["claude-opus-4-7"]\nstages = ["task", "judge"]\npersonas = 5\n',
+        encoding="utf-8",
+    )
+    design = prepare(load_sweep(Path("sweep.toml"))).design
+    done = {("task", "gpt-5.5"): task, ("judge", "claude-opus-4-7"): judge}
+    counts = count_asks(design)
+    places = ((Stage.TASK, "gpt-5.5"), (Stage.JUDGE, "claude-opus-4-7"))
+    assert tuple(calls_left(design, stage, alias, counts, done) for stage, alias in places) == left
+
+
+@pytest.mark.parametrize(
+    ("scope", "cap", "used", "short"),
+    [
+        pytest.param(Scope("sweep", "s"), Cap(nano=19), 0, True, id="below the forecast"),
+        pytest.param(Scope("sweep", "s"), Cap(nano=20), 0, False, id="just enough"),
+        pytest.param(Scope("sweep", "s"), Cap(nano=20), 1, True, id="enough but for what is used"),
+        pytest.param(Scope("model", "a"), Cap(nano=9), 0, True, id="of a model"),
+        pytest.param(Scope("provider", "p"), Cap(tokens=3), 0, True, id="of an account, in tokens"),
+        pytest.param(Scope("stage", "judge"), Cap(nano=0, tokens=0), 0, False, id="of a stage that asks nothing"),
+    ],
+)
+def test_a_cap_is_short_where_use_and_forecast_pass_it(scope: Scope, cap: Cap, used: int, *, short: bool) -> None:
+    """Of whatever it caps, and of nothing else."""
+    lines = [line(left=1), line(left=1, alias="b"), line(left=0, alias="b", stage="judge")]
+    found = shortfalls(lines, {"a": "p", "b": "p"}, "s", {scope: cap}, {scope: Amount(used, 0)})
+    assert [each.scope for each in found] == [str(scope)] * short
+
+
+def test_a_cap_that_no_single_call_fits_under_is_short_whatever_is_forecast() -> None:
+    """Every call sets its worst case aside before it is sent."""
+    caps = {Scope("sweep", "s"): Cap(tokens=100)}
+    (found,) = shortfalls([line(left=1, worst_tokens=101)], {"a": "p"}, "s", caps, {})
+    assert (found.needed, found.call, found.cap) == (2, 101, 100)
+
+
+def test_a_cap_below_a_single_call_is_named_by_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the exit code that a run would end with."""
+    shown = planned(capsys, "[budget.stage.judge]\ntokens = 500\n[budget]\nusd = 0.6\n")
+    assert "cap of sweep s: $0.60 will not do for $" in shown
+    assert "cap of stage judge: 500 tokens will not do for" in shown
+    assert shown.count("the run will stop there, exit code 3") == 2
+
+
+def test_a_stage_without_questions_is_said_by_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is left out in silence."""
+    assert "accum asks nothing" in planned(capsys, "accum_personas = 0")

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from bench.cli import main
+from bench.cli.providers import _ended, _notes
 from bench.modes import Mode
 from bench.run import user_catalog
 from bench.simulator.bill import Charge, read_bill
@@ -330,7 +331,38 @@ def test_the_cap_holds_over_all_models_and_what_is_cut_short_says_so(mirage: Mir
     assert spent == sum(each["cost_nano"] for each in found)
     assert [each["cut"] for each in found] == ["the cap was reached"] * 2
     assert found[1]["completed"] < 60
-    assert code == 5
+    assert [(each["failed"], each["completed"] + each["left_out"]) for each in found] == [(0, 60)] * 2
+    assert code == 3
+
+
+@pytest.mark.parametrize("modes", ["stream", "batch"])
+def test_calls_that_a_cap_held_back_did_not_fail(mirage: Mirage, simulator: Running, modes: str) -> None:
+    """Not one was sent; the exit code is that of a cap, and the table says how many are left."""
+    options = ("--models", ALIAS, "--calls", 20, "--modes", modes)
+    found, _, code = measure(mirage, simulator, *options, cap="0.0001")
+    assert code == 3
+    assert [(each["attempts"], each["failed"], each["left_out"]) for each in found] == [(0, 0, 20)]
+    assert "the cap was reached; 20 of 20 calls were not sent" in " ".join(_notes(found_measurement(found[0])))
+
+
+def found_measurement(found: object) -> Measurement:
+    """Read one back."""
+    return msgspec.convert(found, Measurement)
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        pytest.param({}, 0, id="whole"),
+        pytest.param({"failed": 1}, 5, id="some failed"),
+        pytest.param({"cut": "the cap was reached", "left_out": 3}, 3, id="cap"),
+        pytest.param({"cut": "the provider refused key or quota", "failed": 1}, 4, id="refused key"),
+        pytest.param({"cut": "the disk took no more writes"}, 6, id="disk"),
+    ],
+)
+def test_the_exit_code_is_that_of_a_run_that_ended_so(fields: dict[str, object], code: int) -> None:
+    """The same words for scripts as everywhere else."""
+    assert _ended([measurement(), measurement(**fields)]) == code
 
 
 async def test_batches_that_were_paid_for_are_not_lost_when_one_stops(

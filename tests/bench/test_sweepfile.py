@@ -6,8 +6,27 @@ from typing import get_args
 
 import pytest
 
+from bench.filewords import EXAMPLES
 from bench.run import prepare, routes
-from bench.sweepfile import BatchTable, StageOrAll, batch_policy, caps, load_generation, load_sweep
+from bench.sweepfile import (
+    BatchTable,
+    BudgetTable,
+    CapTable,
+    GenerateFile,
+    GenerateTable,
+    LimitTable,
+    ModesTable,
+    RetryTable,
+    StageOrAll,
+    StageTable,
+    SweepFile,
+    batch_policy,
+    caps,
+    load_file,
+    load_generation,
+    load_sweep,
+    parse_sweep,
+)
 from engine.batch.policy import BatchPolicy
 from engine.errors import UserError
 from engine.ledger import Cap, Scope
@@ -26,8 +45,9 @@ def written(folder: Path, text: str) -> Path:
 def test_a_minimal_sweep_has_the_papers_defaults(tmp_path: Path) -> None:
     """Every stage, every persona, one sample, eight rounds with two personas."""
     sweep = load_sweep(written(tmp_path, MINIMAL)).sweep
-    assert (sweep.personas, sweep.tasks, sweep.samples, sweep.rounds, sweep.accum_personas) == ("all", "all", 1, 8, 2)
+    assert (sweep.personas, sweep.tasks, sweep.samples, sweep.rounds) == ("all", "all", 1, 8)
     assert len(sweep.stages) == 6
+    assert len(prepare(load_sweep(written(tmp_path, MINIMAL))).design.scripts) == 2
 
 
 def test_the_store_is_named_after_the_sweep(tmp_path: Path) -> None:
@@ -60,7 +80,7 @@ def test_the_store_is_named_after_the_sweep(tmp_path: Path) -> None:
             id="mode of no stage",
         ),
         pytest.param(MINIMAL + '[modes]\njudge = "batch"\n', "write [modes.stage]", 5, id="mode without its table"),
-        pytest.param(MINIMAL + '[modes.model]\n"gpt-5.5" = 3\n', "modes.model: must be", 4, id="mode of a number"),
+        pytest.param(MINIMAL + '[modes.model]\n"gpt-5.5" = 3\n', "modes.model: must be", 5, id="mode of a number"),
         pytest.param(
             MINIMAL + "[batch]\ndeadline = 3\n", "did you mean `deadline_hours`", 5, id="no such field of batches"
         ),
@@ -218,3 +238,131 @@ def test_a_share_is_a_part(tmp_path: Path) -> None:
     """More than all there is not."""
     with pytest.raises(UserError, match="share: must be at most 1"):
         load_sweep(written(tmp_path, MINIMAL + "share = 2\n"))
+
+
+TWICE = [
+    pytest.param('models = [\n  "gpt-5.5",\n  "gpt-5.5",\n]\n', "`gpt-5.5` stands twice in models", 4, id="models"),
+    pytest.param('models = ["a"]\njudges = ["b", "b"]\n', "`b` stands twice in judges", 3, id="judges"),
+    pytest.param('models = ["a"]\nstages = ["task",\n"task"]\n', "`task` stands twice in stages", 4, id="stages"),
+    pytest.param('models = ["a"]\npersonas = ["p", "q", "p"]\n', "`p` stands twice in personas", 3, id="personas"),
+    pytest.param(
+        'models = ["a"]\ntasks = ["apartment", "apartment"]\n', "`apartment` stands twice in tasks", 3, id="tasks"
+    ),
+    pytest.param(
+        'models = ["a"]\naccum_personas = ["p", "p"]\n', "`p` stands twice in accum_personas", 3, id="conversations"
+    ),
+    pytest.param('models = ["a"]\nstages = []\n', "stages is an empty list", 3, id="no stage"),
+    pytest.param('models = ["a"]\npersonas = []\n', "personas is an empty list", 3, id="no persona"),
+    pytest.param('models = ["a"]\ntasks = []\n', "tasks is an empty list", 3, id="no task"),
+]
+
+
+@pytest.mark.parametrize(("text", "what", "line"), TWICE)
+def test_no_list_says_a_thing_twice_or_nothing_at_all(tmp_path: Path, text: str, what: str, line: int) -> None:
+    """It would be counted twice and asked once, or the sweep would be done at once."""
+    judge = "" if "judges" in text else 'judges = ["j"]\n'
+    path = written(tmp_path, f'name = "s"\n{text}{judge}')
+    with pytest.raises(UserError) as caught:
+        load_sweep(path)
+    assert (caught.value.what.startswith(what), caught.value.where) == (True, f"{path}:{line}")
+
+
+@pytest.mark.parametrize(("stage", "parent"), [("judge", "task"), ("audit", "task"), ("probe_judge", "probe")])
+def test_a_stage_needs_the_stage_that_it_asks_about(tmp_path: Path, stage: str, parent: str) -> None:
+    """Alone it would ask nothing, and be done."""
+    path = written(tmp_path, MINIMAL + f'stages = [\n  "accum",\n  "{stage}",\n]\n')
+    with pytest.raises(UserError, match=f"answers of `{parent}`") as caught:
+        load_sweep(path)
+    assert caught.value.where == f"{path}:6"
+    load_sweep(written(tmp_path, MINIMAL + f'stages = ["{stage}", "{parent}"]\n'))
+
+
+def test_a_stored_file_is_read_whatever_it_repeats() -> None:
+    """What was begun under older rules can still be read again and harvested."""
+    assert parse_sweep(MINIMAL + 'stages = ["judge"]\n', Path("store")).sweep.stages == (Stage.JUDGE,)
+
+
+def test_a_sweep_that_asks_nothing_is_refused(tmp_path: Path) -> None:
+    """Here accumulation alone, with nobody to talk to."""
+    loaded = load_sweep(written(tmp_path, MINIMAL + 'stages = ["accum"]\naccum_personas = 0\n'))
+    with pytest.raises(UserError, match="ask nothing"):
+        prepare(loaded)
+
+
+@pytest.mark.parametrize(("personas", "scripts"), [("1", 1), ("10", 2), ('["pmv2_001"]', 0)])
+def test_the_default_of_conversations_is_no_more_than_the_chosen_personas_have(
+    tmp_path: Path, personas: str, scripts: int
+) -> None:
+    """A number that nobody wrote cannot be wrong."""
+    loaded = load_sweep(written(tmp_path, MINIMAL + f"personas = {personas}\n"))
+    assert len(prepare(loaded).design.scripts) == scripts
+
+
+def test_a_number_of_conversations_that_was_written_is_held_to(tmp_path: Path) -> None:
+    """With its line, and who has a conversation."""
+    path = written(tmp_path, MINIMAL + "personas = 1\naccum_personas = 2\n")
+    with pytest.raises(UserError, match="only 1 of the chosen personas") as caught:
+        prepare(load_sweep(path))
+    assert (caught.value.where, "seed_001" in caught.value.mend) == (f"{path}:5", True)
+
+
+@pytest.mark.parametrize("amount", ["nan", "inf", "-1", '"a lot"', "1e-12", "true"])
+def test_a_budget_that_is_no_money_is_said_in_the_files_own_words(tmp_path: Path, amount: str) -> None:
+    """With its line and without words of Python."""
+    path = written(tmp_path, MINIMAL + f"[budget.stage.judge]\ntokens = 9\nusd = {amount}\n")
+    with pytest.raises(UserError) as caught:
+        caps(load_sweep(path))
+    assert caught.value.where == f"{path}:6"
+    assert "Decimal" not in str(caught.value)
+    assert 'usd = "25.00"' in caught.value.mend
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "line", "mend"),
+    [
+        pytest.param('models = ["gpt-5.4-nanno"]', "no model `gpt-5.4-nanno`", 3, "`gpt-5.4-nano`", id="model"),
+        pytest.param('models = ["Nobody"]', "no model `Nobody`", 3, "mirage models", id="model like no other"),
+        pytest.param('models = ["gpt-5.5"]\ntasks = ["apartmant"]', "no task", 4, "`apartment`", id="task"),
+        pytest.param('models = ["gpt-5.5"]\npersonas = [\n"seed_1"]', "no persona", 5, "`seed_001`", id="persona"),
+        pytest.param('models = ["gpt-5.5"]\npersonas = 999', "only 150 personas", 4, '"all"', id="too many"),
+    ],
+)
+def test_a_name_that_is_not_there_comes_with_its_line_and_what_was_meant(
+    tmp_path: Path, text: str, what: str, line: int, mend: str
+) -> None:
+    """Of models, tasks and personas alike."""
+    path = written(tmp_path, f'name = "s"\nstages = ["task"]\n{text}\n')
+    with pytest.raises(UserError, match=what) as caught:
+        prepare(load_sweep(path))
+    assert (caught.value.where, mend in caught.value.mend) == (f"{path}:{line}", True)
+
+
+def test_every_field_has_an_example() -> None:
+    """The remedy of a wrong value is a right one."""
+    tables = (
+        SweepFile, GenerateFile, GenerateTable, BudgetTable, CapTable, LimitTable, StageTable, RetryTable, ModesTable,
+        BatchTable,
+    )  # fmt: skip
+    assert {field for table in tables for field in table.__struct_fields__} == set(EXAMPLES)
+
+
+def test_a_wrong_value_is_answered_with_a_right_one(tmp_path: Path) -> None:
+    """Instead of a pointer to the README."""
+    with pytest.raises(UserError) as caught:
+        load_sweep(written(tmp_path, MINIMAL + "[batch]\npoll_seconds = 0\n"))
+    assert caught.value.mend == "write e.g. poll_seconds = 5"
+
+
+def test_a_folder_is_no_sweep_file(tmp_path: Path) -> None:
+    """And is called what it is."""
+    with pytest.raises(UserError, match="this is a folder"):
+        load_sweep(tmp_path)
+
+
+def test_a_file_that_has_personas_written_says_which_commands_take_it(tmp_path: Path) -> None:
+    """Where a sweep is wanted; where both will do, it is read."""
+    path = written(tmp_path, 'name = "g"\nmodels = ["gpt-5.5"]\n[generate]\nnumber = 3\n')
+    with pytest.raises(UserError, match="has a model write personas") as caught:
+        load_sweep(path)
+    assert (caught.value.where, "mirage personas generate" in caught.value.mend) == (f"{path}:3", True)
+    assert load_file(path).sweep.name == "g"

@@ -114,6 +114,8 @@ async def test_a_cap_withholds_what_it_cannot_hold(rig: Rig) -> None:
     first = await rig.states()
     assert first["planned"] > 0
     assert await rig.spent() <= 3 * worst
+    assert rig.last is not None
+    assert [(short.scope, short.cap) for short in rig.last.short] == [(SWEEP, 3 * worst)]
     rig.caps = {}
     assert await rig.run(batched(range(50))) is Outcome.COMPLETE
     assert await rig.states() == {"read": 50}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.money import FREE, NANO, PER_MILLION, Price, cost_nano, nano_from_usd, usd, worst_cost_nano
+from engine.money import FREE, NANO, PER_MILLION, Price, cost_nano, dollars, nano_from_usd, usd, worst_cost_nano
 from engine.request import Usage
 
 tokens = st.integers(0, 10_000_000)
@@ -140,3 +140,25 @@ def test_what_is_no_exact_amount_is_refused(text: str) -> None:
 def test_money_is_shown_in_plain_figures(nano: int, text: str) -> None:
     """At least two decimals, as many as it takes, no exponent."""
     assert usd(nano) == text
+
+
+@pytest.mark.parametrize(
+    ("nano", "shown"),
+    [
+        (0, "$0.00"), (387_214_393, "$0.3872"), (8_457_203_641, "$8.4572"), (25 * NANO, "$25.00"),
+        (1_234_567_890_123, "$1,234.5679"), (75_000, "$0.000075"), (1, "$0.000000001"), (1_234_567, "$0.00123"),
+        (10_000_000, "$0.01"), (9_999_999, "$0.01"), (-387_214_393, "-$0.3872"), (500_000_000, "$0.50"),
+    ],
+)  # fmt: skip
+def test_money_for_people_has_four_digits_or_three_that_count(nano: int, shown: str) -> None:
+    """Nine decimals cannot be read."""
+    assert dollars(nano) == shown
+
+
+@given(st.integers(-(10**15), 10**15))
+def test_money_for_people_is_within_its_last_digit_and_never_hides_a_sum(nano: int) -> None:
+    """What is not nothing is not shown as nothing."""
+    shown = dollars(nano)
+    found = nano_from_usd(shown.lstrip("-$").replace(",", ""))
+    assert abs(found - abs(nano)) <= (50_000 if abs(nano) >= NANO // 100 else abs(nano) / 199)
+    assert (found == 0) == (nano == 0)

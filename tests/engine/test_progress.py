@@ -29,6 +29,12 @@ def test_progress_goes_on_from_what_earlier_runs_finished() -> None:
     assert (progress.input_tokens, progress.output_tokens) == (5, 2)
 
 
+def test_progress_keeps_how_much_the_store_knew_of_a_stage() -> None:
+    """Also of one in which nothing is done."""
+    stages = Progress({"task": StageCount(read=1, known=8), "judge": StageCount(known=3)}).stages()
+    assert stages == {"task": StageCount(read=1, known=8), "judge": StageCount(known=3)}
+
+
 ERROR = ProviderError(ErrorClass.CONTENT, "blocked")
 
 

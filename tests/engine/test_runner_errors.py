@@ -197,6 +197,27 @@ async def test_a_cap_leaves_the_rest_planned_and_a_higher_one_goes_on(rig: Rig) 
     assert len(rig.calls) == len(set(rig.calls)) == 100
 
 
+async def test_a_run_that_ends_for_its_caps_says_which(rig: Rig) -> None:
+    """Every cap in the way, as a notice and as data; caps with room are not among them."""
+    stage = Scope("stage", "task")
+    rig.caps = {SWEEP: Cap(nano=300_000_000), stage: Cap(tokens=1), Scope("model", "m"): Cap(nano=1)}
+    assert await rig.run(make_cells(range(3))) is Outcome.BUDGET
+    assert rig.last is not None
+    found = {(each.scope, each.cap, each.spent) for each in rig.last.short}
+    assert found == {(Scope("model", "m"), 1, 0), (stage, 1, 0)}
+    assert rig.told("cap_reached") == [str(each) for each in rig.last.short]
+    (_, told) = [notice for notice in rig.notices if notice.kind == "cap_reached"]
+    assert (told.fields["scope"], told.fields["unit"], told.fields["cap"]) == ("stage task", "tokens", 1)
+
+
+async def test_a_run_that_ends_for_another_reason_names_no_cap(rig: Rig) -> None:
+    """However near they were."""
+    rig.caps = {SWEEP: Cap(nano=worst(rig) + 50 * PAID)}
+    assert await rig.run(make_cells(range(3))) is Outcome.COMPLETE
+    assert rig.last is not None
+    assert (rig.last.short, rig.told("cap_reached")) == ((), [])
+
+
 async def test_what_a_call_did_not_cost_pays_for_others(rig: Rig) -> None:
     """Reservations are far above costs: money comes back, and withheld requests go until it is really used up."""
     rig.caps = {SWEEP: Cap(nano=worst(rig) + 50 * PAID)}

@@ -3,8 +3,9 @@
 from typing import Any
 
 from engine.errors import ErrorClass
+from engine.events import StageCount
 from engine.state import State
-from engine.status import read_status
+from engine.status import read_status, stage_counts
 from engine.testing import make_cell, make_cells
 
 Desk = Any
@@ -37,3 +38,12 @@ async def test_an_empty_sweep_has_nothing(desk: Desk) -> None:
     """Not even a stage."""
     found = await read_status(desk.store.path)
     assert (found.requests.total, found.by_stage) == (0, {})
+
+
+async def test_a_run_begins_with_what_the_store_knows_of_every_stage(desk: Desk) -> None:
+    """Done or not: a sweep that asks for less than before still has it."""
+    (first,) = await desk.on_wire(make_cell(1))
+    await desk.settle(first)
+    await desk.plan(make_cell(2), make_cell(1, stage="judge"))
+    found = await stage_counts(desk.store.path, "s")
+    assert found == {"task": StageCount(read=1, known=2), "judge": StageCount(known=1)}

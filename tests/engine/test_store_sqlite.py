@@ -285,7 +285,7 @@ async def test_a_store_in_a_folder_that_does_not_exist_is_refused(tmp_path: Path
 
 async def test_a_folder_is_not_a_store(tmp_path: Path) -> None:
     """It cannot be opened."""
-    assert "it cannot be opened" in await refusal(tmp_path)
+    assert "this is a folder" in await refusal(tmp_path)
 
 
 @pytest.fixture
