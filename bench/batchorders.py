@@ -48,6 +48,7 @@ from engine.scheduler import Scheduler
 from engine.status import stage_counts
 from engine.store import Store, Sweep
 from instruments.generator import STAGE as PERSONA_STAGE
+from providers.address import is_loopback
 from providers.batch_registry import build_batch_providers
 from providers.card import ModelCard
 
@@ -304,12 +305,6 @@ async def _known(path: Path, name: str, file: Path | None) -> _Known:
         UserError: a file cannot be used, or a simulated sweep's addresses are not known.
     """
     sweep = await _sweep(path, name)
-    if sweep.simulated and file is None:
-        raise UserError(
-            f"sweep `{name}` is simulated, and the store does not know where the simulator is",
-            where=str(path),
-            mend="give a sweep file with its addresses: --sweep FILE",
-        )
     where = Path(f"{path}, sweep {name}")
     manifest = stored_manifest(sweep, str(where))
     parse = parse_generation if PERSONA_STAGE in manifest.stages else parse_sweep
@@ -318,7 +313,19 @@ async def _known(path: Path, name: str, file: Path | None) -> _Known:
         given = _any_file(file).sweep
         accounts = msgspec.structs.replace(loaded.sweep, provider=given.provider, model=given.model)
         loaded = msgspec.structs.replace(loaded, sweep=accounts)
+    elif sweep.simulated and not _of_this_machine(loaded, manifest):
+        raise UserError(
+            f"sweep `{name}` is simulated, and the store does not know where the simulator is",
+            where=str(path),
+            mend="give a sweep file with its addresses: --sweep FILE",
+        )
     return _Known(sweep, manifest, loaded)
+
+
+def _of_this_machine(loaded: LoadedFile, manifest: Manifest) -> bool:
+    """Say whether all accounts of a sweep are addresses of this machine, as a simulator's are."""
+    cards = user_catalog(loaded).cards
+    return all(alias in cards and is_loopback(cards[alias].base_url) for alias in manifest.models)
 
 
 def _any_file(file: Path) -> LoadedFile:

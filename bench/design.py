@@ -1,14 +1,16 @@
 """From a sweep file to a design: which personas, tasks, scripts and models; and from a question to a request."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
 
+from bench.filewords import suggestion
 from bench.modes import Key, Mode
+from bench.names import known_card
 from bench.sweepfile import LoadedFile, LoadedSweep, SweepFile
 from engine.cell import Cell
 from engine.errors import UserError
@@ -16,6 +18,7 @@ from engine.request import Decoding, Request
 from instruments.instrument import Ask, Design, Stage, StageSettings
 from instruments.personas import Persona, Script, load_personas, load_scripts
 from instruments.prompts import load_prompts
+from instruments.reader import count_asks
 from instruments.tasks import load_tasks
 from providers.adapt import adapt
 from providers.card import ModelCard
@@ -33,6 +36,8 @@ PAPER_SETTINGS: Final[Mapping[Stage, StageSettings]] = {
 # A chain of rounds takes longest, so it starts first; personas then follow each other, since their prompts begin alike.
 _ACCUM_FIRST: Final = -1
 _NAMED_IN_ERRORS: Final = 8
+ACCUM_PERSONAS: Final = 2
+"""Personas of accumulation where the file does not say how many."""
 
 Thing = TypeVar("Thing")
 
@@ -43,14 +48,14 @@ def build_design(loaded: LoadedSweep, catalog: Catalog) -> Design:
     Raises:
         UserError: it names a model, persona or task that does not exist.
     """
-    sweep, where = loaded.sweep, str(loaded.path)
+    sweep = loaded.sweep
     for alias in (*sweep.models, *sweep.judges):
-        check_model(catalog.card(alias), loaded)
-    personas = _chosen_personas(sweep, where)
+        check_model(known_card(catalog, alias, loaded), loaded)
+    personas = _chosen_personas(loaded)
     return Design(
         personas=personas,
-        tasks=_chosen("task", load_tasks(), sweep.tasks, where),
-        scripts=_chosen_scripts(sweep, personas, where),
+        tasks=_chosen("task", load_tasks(), sweep.tasks, loaded, "tasks"),
+        scripts=_chosen_scripts(loaded, personas),
         prompts=load_prompts(),
         subjects=sweep.models,
         judges=sweep.judges,
@@ -61,6 +66,27 @@ def build_design(loaded: LoadedSweep, catalog: Catalog) -> Design:
         structured=sweep.structured,
         memory_prompt=sweep.memory_prompt,
     )
+
+
+def check_asks(design: Design, loaded: LoadedSweep) -> None:
+    """Refuse a sweep that asks nothing at all, which would be done at once.
+
+    Raises:
+        UserError: it does.
+    """
+    if not count_asks(design):
+        raise UserError(
+            "the stages that the file names ask nothing of these personas",
+            where=loaded.place("stages"),
+            mend="accum needs personas with a conversation script: `mirage personas show ID` shows whether one has it",
+        )
+
+
+def left_out(design: Design) -> str:
+    """Return in one line which stage asks nothing, although the sweep has it, and why; empty where all ask."""
+    if Stage.ACCUM in design.stages and not design.scripts:
+        return "accum asks nothing: none of the chosen personas has a conversation script, or accum_personas is 0"
+    return ""
 
 
 def composer(design: Design, catalog: Catalog, modes: Mapping[Key, Mode]) -> Callable[[Ask], Cell]:
@@ -110,7 +136,7 @@ def check_model(card: ModelCard, loaded: LoadedFile) -> None:
     if card.price is None and not loaded.sweep.allow_unknown_price:
         raise UserError(
             f"the price of {card.alias} is not known, so no budget could hold",
-            where=str(loaded.path),
+            where=loaded.place("judges" if card.alias in loaded.sweep.judges else "models", value=card.alias),
             mend=f'give it as [model."{card.alias}".price] input and output in USD per million tokens, '
             "or set allow_unknown_price = true to count it as free",
         )
@@ -127,30 +153,32 @@ def _settings(sweep: SweepFile, stage: Stage) -> StageSettings:
     )
 
 
-def _chosen_personas(sweep: SweepFile, where: str) -> dict[str, Persona]:
-    everyone = {persona.id: persona for persona in _everyone(sweep, where)}
-    if isinstance(sweep.personas, int):
-        return _balanced(everyone, sweep.personas, where)
-    return _chosen("persona", everyone, sweep.personas, where)
+def _chosen_personas(loaded: LoadedSweep) -> dict[str, Persona]:
+    everyone = {persona.id: persona for persona in _everyone(loaded)}
+    if isinstance(loaded.sweep.personas, int):
+        return _balanced(everyone, loaded.sweep.personas, loaded)
+    return _chosen("persona", everyone, loaded.sweep.personas, loaded, "personas")
 
 
-def _everyone(sweep: SweepFile, where: str) -> tuple[Persona, ...]:
+def _everyone(loaded: LoadedSweep) -> tuple[Persona, ...]:
     """Return all personas, the sweep's own files in place of the shipped ones that they replace."""
-    files = (sweep.imported_personas, sweep.generated_personas)
+    files = (loaded.sweep.imported_personas, loaded.sweep.generated_personas)
     imported, generated = (Path(file).expanduser() if file else None for file in files)
     personas = load_personas(imported=imported, generated=generated)
     repeated = [name for name, count in Counter(persona.id for persona in personas).items() if count > 1]
     if repeated:
         raise UserError(
-            f"two personas have the id {repeated[0]}", where=where, mend="give the personas of your own file other ids"
+            f"two personas have the id {repeated[0]}",
+            where=loaded.place("imported_personas" if loaded.sweep.imported_personas else "generated_personas"),
+            mend="give the personas of your own file other ids",
         )
     return personas
 
 
-def _balanced(everyone: Mapping[str, Persona], number: int, where: str) -> dict[str, Persona]:
+def _balanced(everyone: Mapping[str, Persona], number: int, loaded: LoadedSweep) -> dict[str, Persona]:
     """Return the first `number` personas, taking one of each stereotype group in turn."""
     if number > len(everyone):
-        raise UserError(f"there are only {len(everyone)} personas", where=f"{where}: personas", mend='write "all"')
+        raise UserError(f"there are only {len(everyone)} personas", where=loaded.place("personas"), mend='write "all"')
     groups: dict[str, list[Persona]] = {}
     for persona in everyone.values():
         groups.setdefault(persona.group.value, []).append(persona)
@@ -158,25 +186,35 @@ def _balanced(everyone: Mapping[str, Persona], number: int, where: str) -> dict[
     return {persona.id: persona for persona in [each for each in turns if each is not None][:number]}
 
 
-def _chosen_scripts(sweep: SweepFile, personas: Mapping[str, Persona], where: str) -> dict[str, Script]:
-    scripts = {name: script for name, script in load_scripts().items() if name in personas}
-    if isinstance(sweep.accum_personas, int):
-        wanted = sweep.accum_personas if Stage.ACCUM in sweep.stages else 0
-        if wanted > len(scripts):
-            raise UserError(
-                f"only {len(scripts)} of the chosen personas have a conversation script",
-                where=f"{where}: accum_personas",
-                mend=f"ask for at most {len(scripts)}, or choose other personas",
-            )
-        return dict(list(scripts.items())[:wanted])
-    return _chosen("script of persona", scripts, sweep.accum_personas, where)
+def _chosen_scripts(loaded: LoadedSweep, personas: Mapping[str, Persona]) -> dict[str, Script]:
+    sweep, everything = loaded.sweep, load_scripts()
+    scripts = {name: script for name, script in everything.items() if name in personas}
+    wanted = min(ACCUM_PERSONAS, len(scripts)) if sweep.accum_personas is None else sweep.accum_personas
+    if not isinstance(wanted, int):
+        return _chosen("script of persona", scripts, wanted, loaded, "accum_personas")
+    wanted = wanted if Stage.ACCUM in sweep.stages else 0
+    if wanted > len(scripts):
+        raise UserError(
+            f"only {len(scripts)} of the chosen personas have a conversation script",
+            where=loaded.place("accum_personas"),
+            mend=f"ask for at most {len(scripts)}, or choose others: {_some(everything)} have one",
+        )
+    return dict(list(scripts.items())[:wanted])
 
 
-def _chosen(kind: str, known: Mapping[str, Thing], wanted: str | tuple[str, ...], where: str) -> dict[str, Thing]:
+def _chosen(
+    kind: str, known: Mapping[str, Thing], wanted: str | tuple[str, ...], loaded: LoadedSweep, field: str
+) -> dict[str, Thing]:  # fmt: skip
     if isinstance(wanted, str):
         return dict(known)
     for name in wanted:
         if name not in known:
-            some = ", ".join(list(known)[:_NAMED_IN_ERRORS]) + (" ..." if len(known) > _NAMED_IN_ERRORS else "")
-            raise UserError(f"there is no {kind} `{name}`", where=where, mend=f"there are {some}")
+            mend = suggestion(name, known, f"there are {_some(known)}")
+            raise UserError(f"there is no {kind} `{name}`", where=loaded.place(field, value=name), mend=mend)
     return {name: known[name] for name in wanted}
+
+
+def _some(names: Iterable[str]) -> str:
+    """Return the first of some names."""
+    listed = list(names)
+    return ", ".join(listed[:_NAMED_IN_ERRORS]) + (" ..." if len(listed) > _NAMED_IN_ERRORS else "") or "none"

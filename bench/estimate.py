@@ -5,15 +5,16 @@ the store has already seen of that model and stage where there is something, els
 accumulation carry a memory that grows by about one answer's additions a round, so their prompts grow with the round.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from bench.modes import Choice, Key, Mode
+from engine.ledger import DOLLARS, TOKENS, ZERO, Amount, Cap, Scope
 from engine.limits import DAY, MINUTE, RateLimits
 from engine.money import FREE, Price, cost_nano
-from engine.request import Usage, input_token_estimate
+from engine.request import TYPICAL_BYTES_PER_TOKEN, Usage, input_token_estimate
 from instruments.instrument import Ask, Design, Stage
 from instruments.reader import FOLLOWS, count_asks
 
@@ -40,11 +41,29 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: float
 
 
+class Done(msgspec.Struct, frozen=True, kw_only=True):
+    """What a store has of one stage and model of the sweep; counts are cells.
+
+    Attributes:
+        pending: planned or under way; answered: answered, read or not; read: read; failed: failed for good.
+        nano: paid for them.
+    """
+
+    pending: int = 0
+    answered: int = 0
+    read: int = 0
+    failed: int = 0
+    nano: int = 0
+
+
 class Line(msgspec.Struct, frozen=True, kw_only=True):
     """The forecast of one stage on one model.
 
     Attributes:
-        input_tokens, output_tokens: of all calls together.
+        calls: of the whole design; answered and failed of them will not be sent again, and left can still be sent.
+        paid_nano: what has been paid for the stage on the model.
+        worst_tokens, worst_nano: about what one call sets aside of every cap before it is sent.
+        input_tokens, output_tokens: of all calls that are left, together; so are cost and time.
         learned: the figures come from `learned` calls that the store has seen; 0 is an assumption.
         stream_nano, batch_nano: cost of sending one by one and through the batch API; None where there is no price.
         seconds: what the rate limits make it take at least when it is streamed; where none are known, what it takes at
@@ -69,6 +88,12 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     waves: int
     batch_seconds: float | None
     measured: str = ""
+    answered: int = 0
+    failed: int = 0
+    left: int = 0
+    paid_nano: int = 0
+    worst_tokens: int = 0
+    worst_nano: int = 0
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +119,7 @@ def forecast(
     tariffs: Mapping[str, Tariff],
     seen: Mapping[tuple[str, str], Seen],
     choices: Mapping[Key, Choice],
+    done: Mapping[tuple[str, str], Done] | None = None,
 ) -> list[Line]:
     """Return one line per stage and model, in the order of the stages.
 
@@ -103,17 +129,19 @@ def forecast(
         asks: root questions; the first `SAMPLED_PROMPTS` of each stage and model are measured.
         seen: what the store knows, by (stage, alias).
         choices: how every stage is sent on every model, by (alias, stage).
+        done: what the store has of this sweep, by (stage, alias).
     """
-    measured = _measure(asks)
+    measured, had = _measure(asks), done or {}
+    counts = count_asks(design)
     lines = []
-    for (stage, alias), calls in sorted(
-        count_asks(design).items(), key=lambda item: (list(Stage).index(item[0][0]), item[0][1])
-    ):
+    for (stage, alias), calls in sorted(counts.items(), key=lambda item: (list(Stage).index(item[0][0]), item[0][1])):
+        mine, left = had.get((stage.value, alias), Done()), calls_left(design, stage, alias, counts, had)
         known = seen.get((stage.value, alias))
         each_input, each_output = _tokens(design, stage, alias, measured, seen)
-        usage = Usage(input_tokens=round(each_input * calls), output_tokens=round(each_output * calls))
+        usage = Usage(input_tokens=round(each_input * left), output_tokens=round(each_output * left))
         tariff, choice = tariffs[alias], choices[alias, stage.value]
-        seconds, day = _time(tariff, calls, usage)
+        worst = _worst(each_input, design.settings[stage].max_tokens)
+        seconds, day = _time(tariff, left, usage)
         lines.append(
             Line(
                 stage=stage.value,
@@ -130,9 +158,101 @@ def forecast(
                 waves=choice.waves,
                 batch_seconds=choice.seconds if choice.mode is Mode.BATCH else None,
                 measured=day if choice.mode is Mode.STREAM else "",
+                answered=mine.answered,
+                failed=mine.failed,
+                left=left,
+                paid_nano=mine.nano,
+                worst_tokens=worst.input_tokens + worst.output_tokens,
+                worst_nano=_cost(tariff.price, worst) or 0,
             )
         )
     return lines
+
+
+def calls_left(
+    design: Design,
+    stage: Stage,
+    alias: str,
+    counts: Mapping[tuple[Stage, str], int],
+    done: Mapping[tuple[str, str], Done],
+) -> int:
+    """Return how many calls of a stage on a model a run can still send.
+
+    A question about an answer is asked when that answer is read: it is left if it is planned already, or if the answer
+    is still to be read.
+    """
+    mine = done.get((stage.value, alias), Done())
+    left = max(0, counts[stage, alias] - mine.answered - mine.failed)
+    if stage in FOLLOWS:
+        parents = [(FOLLOWS[stage], subject) for subject in _subjects(design, stage, alias)]
+        open_parents = sum(_open(counts.get(key, 0), done.get((key[0].value, key[1]), Done())) for key in parents)
+        return min(left, mine.pending + open_parents)
+    return left
+
+
+def _open(calls: int, done: Done) -> int:
+    return max(0, calls - done.read - done.failed)
+
+
+class Shortfall(msgspec.Struct, frozen=True, kw_only=True):
+    """A cap that will not do for what is left of its scope; amounts in nano-dollars, or tokens.
+
+    Attributes:
+        used: so far; set aside for batches, too. needed: forecast of what is left.
+        call: about what one call sets aside before it is sent; the last one must still find so much.
+    """
+
+    scope: str
+    unit: str
+    cap: int
+    used: int
+    needed: int
+    call: int
+
+
+def shortfalls(
+    lines: Sequence[Line], providers: Mapping[str, str], sweep: str, caps: Mapping[Scope, Cap],
+    used: Mapping[Scope, Amount],
+) -> list[Shortfall]:  # fmt: skip
+    """Return the caps under which a run will end: too low for what is forecast, or for what the last call sets aside.
+
+    Args:
+        lines: the forecast.
+        providers: of every model, by alias.
+        sweep: the sweep's name.
+        caps: the file's.
+        used: what has been used of every scope so far.
+    """
+    found = []
+    for scope, cap in caps.items():
+        mine = [line for line in lines if line.left and scope in _scopes(line, providers, sweep)]
+        had = used.get(scope, ZERO)
+        found += [
+            short
+            for short in (_in_dollars(scope, cap, had, mine), _in_tokens(scope, cap, had, mine))
+            if short is not None and short.used + max(short.needed, short.call) > short.cap
+        ]
+    return found
+
+
+def _in_dollars(scope: Scope, cap: Cap, used: Amount, lines: Sequence[Line]) -> Shortfall | None:
+    needed, call = total_nano(lines, chosen_nano), max((line.worst_nano for line in lines), default=0)
+    if cap.nano is None or not needed:
+        return None
+    return Shortfall(scope=str(scope), unit=DOLLARS, cap=cap.nano, used=used.nano, needed=needed, call=call)
+
+
+def _in_tokens(scope: Scope, cap: Cap, used: Amount, lines: Sequence[Line]) -> Shortfall | None:
+    needed = sum(line.input_tokens + line.output_tokens for line in lines)
+    call = max((line.worst_tokens for line in lines), default=0)
+    if cap.tokens is None or not needed:
+        return None
+    return Shortfall(scope=str(scope), unit=TOKENS, cap=cap.tokens, used=used.tokens, needed=needed, call=call)
+
+
+def _scopes(line: Line, providers: Mapping[str, str], sweep: str) -> set[Scope]:
+    names = {"sweep": sweep, "provider": providers[line.alias], "model": line.alias, "stage": line.stage}
+    return {Scope(kind, name) for kind, name in names.items()}
 
 
 def total_nano(lines: Iterable[Line], cost: Callable[[Line], int | None]) -> int:
@@ -194,6 +314,11 @@ def _output(design: Design, stage: Stage, alias: str, seen: Mapping[tuple[str, s
     if known := seen.get((stage.value, alias)):
         return known.output_tokens
     return min(TYPICAL_OUTPUT[stage], design.settings[stage].max_tokens)
+
+
+def _worst(each_input: float, allowance: int) -> Usage:
+    """Return what one call may use: every byte of its prompt a token, and its whole allowance."""
+    return Usage(input_tokens=round(each_input * TYPICAL_BYTES_PER_TOKEN), output_tokens=allowance)
 
 
 def _cost(price: Price | None, usage: Usage) -> int | None:

@@ -25,6 +25,7 @@ LABELS: Final[Mapping[str, str]] = {
     "G": "grounded", "R": "inferred_reasonable", "S": "inferred_stereotype", "F": "fabricated",
 }  # fmt: skip
 UNREADABLE: Final = "unreadable"
+PENDING: Final = "pending"
 # Kind of reading: the stage that brings it, and model, persona, task, judge, state and labels of each.
 QUERIES: Final[Mapping[str, tuple[str, str]]] = {
     "judgement": (
@@ -122,7 +123,7 @@ class _Truth:
 
 
 def compare(store: Path, sweep: str, *, seed: int = 0) -> Comparison:
-    """Compare the readings of `sweep` in `store` with what the simulator of that seed knows."""
+    """Compare the readings of `sweep` in `store` with what the simulator of that seed knows; what waits is left out."""
     with closing(sqlite3.connect(f"{store.absolute().as_uri()}?mode=ro", uri=True)) as connection:
         found = connection.execute("SELECT sweep_id, manifest FROM sweeps WHERE sweep = ?", (sweep,)).fetchone()
         manifest = json.loads(found[1])
@@ -156,6 +157,8 @@ def _readings(connection: sqlite3.Connection, sweep_id: int, truth: _Truth, firs
         if not _has(connection, sweep_id, stage):
             continue
         for model, persona, task, judge, state, labels in connection.execute(query, (sweep_id,)):
+            if state == PENDING:
+                continue
             yield _Reading(
                 kind=kind,
                 model=model,
@@ -177,6 +180,8 @@ def _memories(connection: sqlite3.Connection, sweep_id: int, truth: _Truth) -> I
     ).fetchall()
     variants = {persona: place % 2 for place, persona in enumerate(load_scripts())}
     for model, persona, number, state, inferred in rows:
+        if state == PENDING:
+            continue
         found = str(inferred) if state == "read" else state
         known = str(truth.memory(model, variants[persona], number))
         place = f"{model}/{persona}/round {number}"

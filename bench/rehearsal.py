@@ -20,8 +20,10 @@ import httpx
 import msgspec
 
 from bench.batching import FOLDER_SUFFIX
+from bench.cli.exits import Exit
 from bench.known import Comparison, compare
 from bench.loop import run_loop
+from bench.names import check_tables
 from bench.reconcile import Reconciled, reconcile
 from bench.rehearsed import KEY, KEY_ENV, Order, Tables, rehearsed
 from bench.run import Prepared, expected_cells, user_catalog
@@ -32,6 +34,7 @@ from bench.sweepfile import BatchTable, LoadedSweep
 from engine.errors import UserError
 from engine.money import FREE, NANO, Price
 from engine.status import Status, read_status
+from engine.telling import CAP_REACHED
 from providers.card import ModelCard
 from providers.catalog import Catalog
 from providers.dialect import Wire
@@ -97,7 +100,9 @@ MOST_LATER: Final = 0.5
 # Kills fall between these shares of the expected calls.
 FIRST_KILL: Final = 0.05
 LAST_KILL: Final = 0.85
-FINISHED: Final = (0, 5)
+# A run that ended so has said why, and what it did can be judged; any other end is an error of the rehearsal.
+JUDGED: Final = frozenset(Exit) - {Exit.DEFECT, Exit.USAGE}
+FINISHED: Final = frozenset({Exit.COMPLETE, Exit.INCOMPLETE})
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,6 +126,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         kills: times that the run was killed; fewer than asked for when it was over too soon.
+        ended: exit code of the last run; reached: the caps for which it ended, and what is used of them.
         unfinished: requests that are neither read nor failed; failed: requests that failed for good.
         comparison: against the right answer; money: bill against ledger.
     """
@@ -135,19 +141,32 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     comparison: Comparison
     money: Reconciled
     seconds: float
+    ended: int = 0
+    reached: tuple[str, ...] = ()
 
     @property
-    def holds(self) -> bool:
-        """Say whether everything is as it must be."""
+    def sound(self) -> bool:
+        """Say whether what was answered is as it must be."""
         return (
-            self.unfinished == 0
-            and self.failed == 0
+            self.failed == 0
             and self.comparison.equal
             and self.money.exact
             and self.money.absent == 0
             and self.money.twice <= self.money.cut_off
             and self.money.batched_twice == 0
         )
+
+    @property
+    def holds(self) -> bool:
+        """Say whether everything is as it must be."""
+        return self.ended in FINISHED and self.unfinished == 0 and self.sound
+
+    @property
+    def code(self) -> Exit:
+        """What the process says: of a run that ended before its time and is sound so far, that run's own code."""
+        if self.holds:
+            return Exit.COMPLETE
+        return Exit(self.ended) if self.sound and self.ended not in FINISHED else Exit.DEFECT
 
 
 def rehearse(loaded: LoadedSweep, plan: Plan, told: Callable[[str], None] = lambda _: None) -> Verdict:
@@ -157,6 +176,7 @@ def rehearse(loaded: LoadedSweep, plan: Plan, told: Callable[[str], None] = lamb
         UserError: the sweep cannot run, the folder cannot be used, or a run ended before its time.
     """
     started, catalog = time.monotonic(), user_catalog(loaded)
+    check_tables(loaded, catalog)
     _clear(plan.folder)
     settings = plan.folder / SETTINGS
     settings.write_text(_settings(catalog, plan), encoding="utf-8")
@@ -168,9 +188,11 @@ def rehearse(loaded: LoadedSweep, plan: Plan, told: Callable[[str], None] = lamb
         order = Order(
             sweep=str(loaded.path), store=str(prepared.store_path), provider=provider, model=model, batch=batch
         )
-        kills = _run(order, prepared, simulator, plan, catalog, told)
+        kills, ended = _run(order, prepared, simulator, plan, catalog, told)
     status = run_loop(read_status(prepared.store_path, prepared.manifest.name))
-    return _judge(prepared, status, simulator.bill, kills, plan.seed, time.monotonic() - started)
+    verdict = _judge(prepared, status, simulator.bill, kills, plan.seed, time.monotonic() - started)
+    reached = _reached(prepared.store_path) if ended == Exit.BUDGET else ()
+    return msgspec.structs.replace(verdict, ended=ended, reached=reached)
 
 
 def led_to(simulator: Running, loaded: LoadedSweep, catalog: Catalog) -> tuple[Tables, Tables]:
@@ -244,8 +266,8 @@ def _clear(folder: Path) -> None:
 
 def _run(
     order: Order, prepared: Prepared, simulator: Running, plan: Plan, catalog: Catalog, told: Callable[[str], None]
-) -> int:
-    """Run the sweep to its end, killing it on the way; return how often it was killed."""
+) -> tuple[int, int]:
+    """Run the sweep to its end, killing it on the way; return how often it was killed, and its last exit code."""
     calls = sum(expected_cells(prepared.design).values())
     rng, tail = Random(plan.seed), Tail(simulator.bill)  # noqa: S311 - where to kill, not secrets
     spots = sorted(calls * (FIRST_KILL + (LAST_KILL - FIRST_KILL) * rng.random()) for _ in range(plan.kills))
@@ -282,10 +304,23 @@ def _killed(life: "subprocess.Popen[bytes]", tail: Tail, spot: float, rng: Rando
     return life.wait() == -signal.SIGKILL
 
 
-def _ended(code: int, kills: int) -> int:
-    if code not in FINISHED:
+def _ended(code: int, kills: int) -> tuple[int, int]:
+    if code not in JUDGED:
         raise UserError(f"the rehearsed run ended with exit code {code}", mend="see what it said above")
-    return kills
+    return kills, code
+
+
+def _reached(store: Path) -> tuple[str, ...]:
+    """Return the caps that the last run ended for, in the words of its log."""
+    log = store.with_name(f"{store.name}.log")
+    lines = log.read_bytes().splitlines() if log.exists() else []
+    told = [msgspec.json.decode(line, type=_Told) for line in lines]
+    return tuple(dict.fromkeys(each.text for each in told if each.kind == CAP_REACHED))
+
+
+class _Told(msgspec.Struct):
+    kind: str = ""
+    text: str = ""
 
 
 def _judge(prepared: Prepared, status: Status, bill: Path, kills: int, seed: int, seconds: float) -> Verdict:

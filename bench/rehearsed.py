@@ -13,9 +13,9 @@ from rich.console import Console
 from bench.cli.exits import OF_OUTCOME, Exit
 from bench.display import Display
 from bench.loop import run_loop
-from bench.run import Prepared, Result, prepare, run_sweep
+from bench.run import Prepared, Result, prepare, run_sweep, user_catalog
 from bench.runlog import RunLog
-from bench.sweepfile import BatchTable, LoadedSweep, load_sweep
+from bench.sweepfile import BatchTable, BudgetTable, LoadedSweep, load_sweep
 from bench.text import one_line
 from engine.errors import UserError
 from engine.events import Notice
@@ -48,12 +48,19 @@ def rehearsed(
     Raises:
         UserError: anything in it that cannot work.
     """
-    sweep = msgspec.structs.replace(loaded.sweep, provider=provider, model=model)
+    sweep = msgspec.structs.replace(loaded.sweep, provider=provider, model=model, budget=_budget(loaded, model))
     prepared = prepare(msgspec.structs.replace(loaded, sweep=sweep), store=store, simulated=True)
     if batch is None:
         return prepared
     hurried = msgspec.structs.replace(prepared.loaded.sweep, batch=batch)
     return msgspec.structs.replace(prepared, loaded=msgspec.structs.replace(prepared.loaded, sweep=hurried))
+
+
+def _budget(loaded: LoadedSweep, model: Tables) -> BudgetTable:
+    """Return the file's caps; one on an account whose models another one answers for holds for that one."""
+    cards, budget = user_catalog(loaded).cards, loaded.sweep.budget
+    led = {cards[alias].provider: str(table["provider"]) for alias, table in model.items() if "provider" in table}
+    return msgspec.structs.replace(budget, provider={led.get(name, name): cap for name, cap in budget.provider.items()})
 
 
 async def run(prepared: Prepared) -> Result:

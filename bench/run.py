@@ -13,18 +13,27 @@ import msgspec
 import platformdirs
 
 from bench.batching import batch_accounts, batching, lanes_of
-from bench.design import build_design, composer
-from bench.localmodel import check_local, engine_settings
-from bench.manifest import Manifest, build_manifest, check_unchanged, modes_changed, modes_of, plan_hash
-from bench.sweepfile import LimitTable, LoadedFile, LoadedSweep, batch_policy, caps
+from bench.design import build_design, check_asks, composer
+from bench.localmodel import check_local, engine_settings, load_local
+from bench.manifest import (
+    Manifest,
+    build_manifest,
+    check_unchanged,
+    modes_changed,
+    modes_of,
+    plan_hash,
+)
+from bench.names import check_tables, check_used
+from bench.simulated import Marked, agreed, check_marks, marked
+from bench.storeplace import make_folder, store_place
+from bench.sweepfile import LimitTable, LoadedFile, LoadedSweep, batch_policy, caps, load_sweep
 from engine.batch.provider import BatchProvider
 from engine.cell import Cell, Reader
 from engine.clock import SystemClock
-from engine.errors import UserError
 from engine.events import Level, Listener, Notice, Outcome, Snapshot
 from engine.ledger import Ledger
 from engine.limits import RateLimits
-from engine.money import FREE, usd
+from engine.money import FREE, dollars
 from engine.progress import Progress
 from engine.provider import Provider
 from engine.retry import RetryPolicy
@@ -48,12 +57,9 @@ Watch = Callable[[Callable[[], Snapshot], Mapping[str, int]], None]
 More = Callable[[Store, Sweep], Awaitable[Sequence[Cell]]]
 
 
-class Checked(msgspec.Struct, frozen=True, kw_only=True):
+class Checked(Marked, frozen=True, kw_only=True):
     """A run's file, checked, with its models; nothing has been sent, nothing written."""
 
-    loaded: LoadedFile
-    catalog: Catalog
-    manifest: Manifest
     store_path: Path
 
 
@@ -97,12 +103,24 @@ def prepare(loaded: LoadedSweep, *, store: Path | None = None, simulated: bool =
     design = build_design(loaded, catalog)
     manifest = build_manifest(loaded, design, catalog, simulated=simulated)
     prepared = Prepared(
-        loaded=loaded, catalog=catalog, design=design, manifest=manifest, store_path=store or loaded.store_path
+        loaded=loaded, catalog=catalog, design=design, manifest=manifest, store_path=store_place(loaded, store)
     )
     routes(prepared)
     check_local(loaded, _cards(prepared), design)
+    check_asks(design, loaded)
     caps(loaded)
     batch_policy(loaded)
+    return prepared
+
+
+def prepare_file(path: Path, *, store: Path | None = None) -> Prepared:
+    """Read and check the sweep file of a person wholly before anything happens.
+
+    Raises:
+        UserError: anything in it that cannot work, or that would have no effect.
+    """
+    prepared = prepare(load_sweep(path), store=store)
+    check_tables(prepared.loaded, prepared.catalog)
     return prepared
 
 
@@ -162,6 +180,7 @@ async def run_job(
     Raises:
         UserError: missing keys, an unusable store, a model that does not load.
     """
+    job = await marked(job)
     providers = _providers(job) if providers is None else providers
     make_folder(job.store_path)
     try:
@@ -179,7 +198,7 @@ async def _run(job: Job, store: Store, providers: Mapping[str, Provider], listen
     _tell_recovery(recovery, listen)
     _tell_rescued(store, listen)
     await store.flush()
-    await _load_local(providers, listen)
+    await load_local(providers, store, sweep, listen)
     batches = await batch_accounts(job.manifest, _cards(job), store, sweep)
     try:
         return await _rounds(job, store, sweep, recovery, providers, batches, listen, watch)
@@ -279,11 +298,16 @@ async def _register(checked: Checked, store: Store, clock: SystemClock) -> Sweep
     manifest, digest = checked.manifest, plan_hash(checked.manifest)
     text = msgspec.json.encode(manifest).decode()
     known = await store.find_sweep(manifest.name)
+    if known is not None and known.simulated != manifest.simulated:
+        checked, known = await agreed(checked, known)
+        manifest, text = checked.manifest, msgspec.json.encode(checked.manifest).decode()
+    check_marks(await store.fetch("answered_otherwise", {"simulated": manifest.simulated}), manifest, store.path)
     if known is None:
         await store.add_sweep(manifest.name, text, digest, simulated=manifest.simulated, now_ms=clock.wall_ms())
     else:
         check_unchanged(known, manifest, str(checked.loaded.path))
-        await store.update_sweep(known.id, text, digest, planned=known.planned and known.plan_hash == digest)
+        planned = known.planned and known.plan_hash == digest
+        await store.update_sweep(known.id, text, digest, planned=planned, simulated=manifest.simulated)
         await _reroute(checked, store, known)
     found = await store.find_sweep(manifest.name)
     assert found is not None  # noqa: S101 - just written
@@ -323,16 +347,10 @@ def routes(checked: Checked) -> dict[str, Route]:
     """Return how the requests of every alias are sent, limited and paid for.
 
     Raises:
-        UserError: [limits] names a model that the sweep does not use.
+        UserError: a limit or a cap names a model or an account that the sweep does not use.
     """
     overrides = checked.loaded.sweep.limits
-    unknown = sorted(set(overrides) - set(checked.manifest.models))
-    if unknown:
-        raise UserError(
-            f"[limits] names `{unknown[0]}`, which this sweep does not use",
-            where=str(checked.loaded.path),
-            mend="remove it",
-        )
+    check_used(checked.loaded, _cards(checked))
     return {
         alias: Route(
             lane=f"{card.provider}/{card.model}",
@@ -367,21 +385,10 @@ def _tell_recovery(recovery: Recovery, listen: Listener) -> None:
     if recovery.calls:
         text = (
             f"an earlier run was cut off with {recovery.calls} calls on the wire; they are made again"
-            f"{f' (at most {usd(recovery.nano)} may be billed twice)' if recovery.nano else ''}"
+            f"{f' (at most {dollars(recovery.nano)} may be billed twice)' if recovery.nano else ''}"
         )
         fields = {"calls": recovery.calls, "nano": recovery.nano}
         listen(Notice(kind="recovered", level=Level.WARNING, text=text, fields=fields))
-
-
-async def _load_local(providers: Mapping[str, Provider], listen: Listener) -> None:
-    """Load the local model before any work is planned, so that what it lacks is one line, not many failures."""
-    for provider in providers.values():
-        if isinstance(provider, VllmProvider):
-            text = (
-                f"loading {provider.settings.served_name} into this process; this takes a quarter of a minute or more"
-            )
-            listen(Notice(kind="loading", level=Level.INFO, text=text))
-            await provider.start()
 
 
 def _tell_rescued(store: Store, listen: Listener) -> None:
@@ -397,19 +404,3 @@ def views() -> list[str]:
     """Return the scripts of the views by which instruments' results are read."""
     folder = files("instruments").joinpath("sql")
     return [folder.joinpath(name).read_text(encoding="utf-8") for name in VIEWS if folder.joinpath(name).is_file()]
-
-
-def make_folder(store: Path) -> None:
-    """Make the folder that a store is to lie in.
-
-    Raises:
-        UserError: it cannot be made.
-    """
-    try:
-        store.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"the store's folder cannot be made: {error.strerror}",
-            where=str(store.parent),
-            mend="choose another `store`",
-        ) from error

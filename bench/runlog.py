@@ -13,19 +13,24 @@ from providers.keys import redact
 
 
 class RunLog:
-    """Appends notices to `STORE.log`; only the owner can read it, and whatever looks like a key is masked."""
+    """Appends notices to `STORE.log`; only the owner can read it, and whatever looks like a key is masked.
+
+    A log that is not there is begun with the first notice: a run that is refused before leaves none.
+    """
 
     def __init__(self, store: Path) -> None:
         self.path = store.with_name(store.name + ".log")
+        self._file: IO[bytes] | None = None
+        if not self.path.exists():
+            return
         try:
-            descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            self._file = _opened(self.path)
         except OSError as error:
             raise UserError(
                 f"the log cannot be written: {error.strerror}",
                 where=str(self.path),
                 mend="check the folder's permissions",
             ) from error
-        self._file: IO[bytes] = os.fdopen(descriptor, "ab", buffering=0)
 
     def write(self, notice: Notice) -> None:
         """Append one notice; a full disk must not end the run, so a line that cannot be written is dropped."""
@@ -38,10 +43,16 @@ class RunLog:
         }
         line = orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE, default=str)
         try:
+            self._file = self._file or _opened(self.path)
             self._file.write(line)
         except OSError:
             return
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
+
+
+def _opened(path: Path) -> IO[bytes]:
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab", buffering=0)

@@ -1,14 +1,14 @@
 """The sweep file: TOML to frozen records, with errors that name line and mend. Knows no network and no store."""
 
-import difflib
-import re
-from decimal import Decimal
+import tomllib
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
 
-from bench.plainwords import plain_words
+from bench.filewords import explained, place_of
 from engine.batch.policy import BatchPolicy
 from engine.errors import UserError
 from engine.ledger import Cap, Scope
@@ -16,6 +16,7 @@ from engine.money import nano_from_usd
 from instruments.generator import MOST_TRIES
 from instruments.instrument import Stage
 from instruments.personas import Group
+from instruments.reader import FOLLOWS
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Count = Annotated[int, msgspec.Meta(ge=1)]
@@ -120,7 +121,7 @@ class SweepFile(RunFile, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tasks: All | tuple[str, ...] = "all"
     samples: Count = 1
     rounds: Annotated[int, msgspec.Meta(ge=1, le=8)] = 8
-    accum_personas: All | Annotated[int, msgspec.Meta(ge=0)] | tuple[str, ...] = 2
+    accum_personas: All | Annotated[int, msgspec.Meta(ge=0)] | tuple[str, ...] | None = None
     memory_prompt: Literal["retain", "neutral"] = "retain"
     structured: bool = False
     seed: int = 0
@@ -150,6 +151,8 @@ class GenerateFile(RunFile, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 _MINUTE: Final = 60.0
 _HOUR: Final = 3_600.0
 _SQLITE: Final = b"SQLite format 3\0"
+DEFAULT_FOLDER: Final = "runs"
+"""Where stores lie that the file does not name; it is made where it is not there."""
 _FIELDS: Final = sorted(
     {
         field
@@ -169,7 +172,11 @@ class LoadedFile(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def store_path(self) -> Path:
         """Where the run's store is: as written, from the current folder, or `runs/NAME.sqlite`."""
-        return Path(self.sweep.store or f"runs/{self.sweep.name}.sqlite")
+        return Path(self.sweep.store or f"{DEFAULT_FOLDER}/{self.sweep.name}.sqlite")
+
+    def place(self, *keys: str | None, value: str | None = None, nth: int = 1) -> str:
+        """Return `path:line` of a field, or of a text in its list; the path alone where the line cannot be told."""
+        return place_of(self.path, self.text, keys, value=value, nth=nth)
 
 
 class LoadedSweep(LoadedFile, frozen=True, kw_only=True):
@@ -188,18 +195,37 @@ def load_sweep(path: Path) -> LoadedSweep:
     """Read and check a sweep file.
 
     Raises:
-        UserError: the file cannot be read, is not TOML, or does not say what a sweep needs.
+        UserError: the file cannot be read, is not TOML, does not say what a sweep needs, or says something twice.
     """
-    return parse_sweep(_read(path), path)
+    loaded = parse_sweep(_read(path), path)
+    _check_lists(loaded)
+    _check_stages(loaded)
+    return loaded
 
 
 def load_generation(path: Path) -> LoadedGeneration:
     """Read and check a file for `mirage personas generate`.
 
     Raises:
-        UserError: the file cannot be read, is not TOML, or does not say what a generation needs.
+        UserError: the file cannot be read, is not TOML, does not say what a generation needs, or says something twice.
     """
-    return parse_generation(_read(path), path)
+    loaded = parse_generation(_read(path), path)
+    _check_lists(loaded)
+    return loaded
+
+
+def load_file(path: Path) -> LoadedFile:
+    """Read and check a sweep file, or one for `mirage personas generate`, which has a [generate] table.
+
+    Raises:
+        UserError: as the two above.
+    """
+    text = _read(path)
+    try:
+        generates = "generate" in tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError):
+        generates = False  # what is wrong is said below
+    return load_generation(path) if generates else load_sweep(path)
 
 
 def parse_sweep(text: str, path: Path) -> LoadedSweep:
@@ -212,8 +238,8 @@ def parse_sweep(text: str, path: Path) -> LoadedSweep:
     if set(sweep.stages) & {Stage.JUDGE, Stage.PROBE_JUDGE} and not sweep.judges:
         raise UserError(
             "the sweep has judge stages but no judge",
-            where=f"{path}: judges",
-            mend='name one, e.g. judges = ["claude-opus-4-7"]',
+            where=place_of(path, text, ("stages",)),
+            mend='name one, e.g. judges = ["claude-opus-4-7"], or choose stages without judging',
         )
     return LoadedSweep(path=path, text=text, sweep=sweep)
 
@@ -226,11 +252,47 @@ def parse_generation(text: str, path: Path) -> LoadedGeneration:
     """
     sweep = _decode(text, path, GenerateFile)
     if len(sweep.models) > 1 or sweep.judges:
-        raise UserError("one model writes the personas of a run", where=f"{path}: models", mend="name one, no judges")
+        where = place_of(path, text, ("judges" if sweep.judges else "models",))
+        raise UserError("one model writes the personas of a run", where=where, mend="name one, no judges")
     return LoadedGeneration(path=path, text=text, sweep=sweep)
 
 
+def _check_lists(loaded: LoadedFile) -> None:
+    """Refuse what stands twice in a list, and lists of nothing, by which a sweep would ask nothing."""
+    for name, words in _lists(loaded.sweep).items():
+        if twice := next((word for word, number in Counter(words).items() if number > 1), None):
+            where = loaded.place(name, value=twice, nth=2)
+            raise UserError(f"`{twice}` stands twice in {name}", where=where, mend="remove one of the two")
+        if not words and name != "judges":
+            mend = f"name some, or leave {name} out of the file"
+            raise UserError(f"{name} is an empty list: nothing would be asked", where=loaded.place(name), mend=mend)
+
+
+def _lists(sweep: RunFile) -> Mapping[str, Sequence[str]]:
+    """Return the lists of names that a file gives; an empty list of scripts is a way to leave accumulation out."""
+    found: dict[str, object] = {"models": sweep.models, "judges": sweep.judges}
+    if isinstance(sweep, SweepFile):
+        stages = tuple(stage.value for stage in sweep.stages)
+        found |= {"stages": stages, "personas": sweep.personas, "tasks": sweep.tasks}
+        found |= {"accum_personas": sweep.accum_personas} if sweep.accum_personas else {}
+    return {name: words for name, words in found.items() if isinstance(words, tuple)}
+
+
+def _check_stages(loaded: LoadedSweep) -> None:
+    """Refuse a stage whose questions are about answers that the sweep does not ask for."""
+    for stage in loaded.sweep.stages:
+        parent = FOLLOWS.get(stage, stage)
+        if parent not in loaded.sweep.stages:
+            raise UserError(
+                f"stage `{stage}` asks about the answers of `{parent}`, which is not among the stages",
+                where=loaded.place("stages", value=stage.value),
+                mend=f'add "{parent}": what it has answered before is not paid again',
+            )
+
+
 def _read(path: Path) -> str:
+    if path.is_dir():
+        raise UserError("this is a folder, not a sweep file", where=str(path), mend="give the sweep's TOML file")
     if path.exists() and not path.is_file():
         raise UserError("this is no file that can be read again", where=str(path), mend="give the sweep's TOML file")
     try:
@@ -250,7 +312,7 @@ def _decode(text: str, path: Path, kind: type[File]) -> File:
     try:
         return msgspec.toml.decode(text, type=kind, strict=True)
     except msgspec.ValidationError as error:
-        raise _explain(path, text, str(error), kind) from error
+        raise explained(path, text, str(error), kind, _FIELDS) from error
     except msgspec.DecodeError as error:
         raise UserError(f"this is not TOML: {error}", where=str(path), mend="see the examples in sweeps/") from error
     except RecursionError as error:
@@ -306,46 +368,17 @@ def _times(amount: float | None, unit: float) -> float | None:
 def _nano(loaded: LoadedFile, scope: Scope, usd: object) -> int | None:
     if usd is None:
         return None
+    keys = ("budget", "usd") if scope.kind == "sweep" else ("budget", scope.kind, scope.name, "usd")
     try:
-        return nano_from_usd(Decimal(str(usd)) if isinstance(usd, float) else str(usd))
-    except ValueError as error:
+        return nano_from_usd(str(usd))
+    except ValueError:
         raise UserError(
-            f"the budget of {scope} is wrong: {error}", where=str(loaded.path), mend='write e.g. usd = "25.00"'
+            f"the budget of {scope} is no amount of money: {_written(usd)}",
+            where=loaded.place(*keys),
+            mend='write US dollars, not negative, with at most 9 decimals, e.g. usd = "25.00"',
         ) from None
 
 
-def _explain(path: Path, text: str, message: str, kind: type) -> UserError:
-    """Turn msgspec's words into what, where (with the line) and how to mend."""
-    what, _, place = message.partition(" - at `")
-    place = re.sub(r"`?key`? in `?\$?", "", place)
-    keys = re.findall(r"[A-Za-z0-9_-]+", place.rstrip("`").removeprefix("$"))
-    unknown = re.search(r"unknown field `([^`]+)`", what)
-    if unknown:
-        keys.append(unknown[1])
-        near = difflib.get_close_matches(unknown[1], _FIELDS, 1)
-        mend = f"did you mean `{near[0]}`?" if near else "the README lists what a sweep file may say"
-        mend = "`mirage personas generate` runs such files" if unknown[1] == "generate" else mend
-        mend = "write [modes.stage] or [modes.model], and the names below it" if keys[0] == "modes" else mend
-        what = f"the sweep file knows no `{unknown[1]}`"
-    else:
-        mend = "the README explains every field"
-        what = f"{'.'.join(keys) or 'the file'}: {plain_words(message, kind)}"
-    line = _line_of(text, keys)
-    return UserError(what, where=f"{path}:{line}" if line else str(path), mend=mend)
-
-
-def _line_of(text: str, keys: list[str]) -> int | None:
-    """Return the line on which the innermost named key stands, searching below its table's header."""
-    words = [key for key in keys if not key.isdigit()]
-    if not words:
-        return None
-    lines = text.splitlines()
-    start = 0
-    if len(words) > 1:
-        header = re.compile(r"^\s*\[+\s*\"?" + re.escape(words[0]))
-        start = next((number for number, line in enumerate(lines) if header.match(line)), 0)
-    assignment = re.compile(r"^\s*\"?" + re.escape(words[-1]) + r"\"?\s*=")
-    for number in range(start, len(lines)):
-        if assignment.match(lines[number]) or (words[-1] in lines[number] and lines[number].lstrip().startswith("[")):
-            return number + 1
-    return start + 1 if start else None
+def _written(value: object) -> str:
+    """Return a value as the file has it."""
+    return f'"{value}"' if isinstance(value, str) else str(value)

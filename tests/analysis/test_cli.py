@@ -1,5 +1,6 @@
 """The command line: exit codes, one-line mistakes, and no dependency beyond numpy and scipy."""
 
+import csv
 import io
 import json
 import re
@@ -8,6 +9,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from analysis.cli import Exit, Options, analyze, main
@@ -37,6 +39,99 @@ def test_tables_are_printed(path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "warning: a small rehearsal" in printed.out
     assert "50.0" in printed.out
     assert printed.err == ""
+
+
+def test_the_result_stands_last(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In one line, marked like everything else."""
+    assert main([str(path), *QUICK]) == Exit.DONE
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "SIMULATED: sweep one: m has an OI rate of 50.0 %; 12 claims, judge judge"
+
+
+def test_the_result_of_several_models_is_their_mean_with_both_ends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model without a claim has no rate, and a toy judge measures nothing."""
+    with StoreBuilder(tmp_path / "store.db") as store:
+        store.sweep(subjects={"low": "x", "high": "y", "none": "z"}, toy_judge=True)
+        for model, labels in (("low", "GGGF"), ("high", "GFFF"), ("none", "")):
+            store.records({"model": model, "persona": "a", "labels": labels})
+    assert main([str(tmp_path / "store.db"), *QUICK]) == Exit.DONE
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("sweep sweep: mean OI rate of 2 models 50.0 %; highest high 75.0 %, lowest low 25.0 %")
+    assert last.endswith("8 claims, judge judge; the judge is a toy: this measures nothing")
+
+
+def test_without_a_labelled_claim_the_last_line_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A missing result is no 0."""
+    with StoreBuilder(tmp_path / "store.db") as store:
+        store.sweep(subjects={"m": "x"}, judges=())
+        store.memory("m", "a", [["x"], ["y"]])
+    assert main([str(tmp_path / "store.db"), *QUICK]) == Exit.DONE
+    assert capsys.readouterr().out.splitlines()[-1] == "sweep sweep: no claim is labelled, so there is no OI rate yet"
+
+
+def test_notes_that_were_said_before_are_not_said_again(path: Path, tmp_path: Path) -> None:
+    """On the screen; every file still bears them, and what is no note of the manifest stays."""
+    told = io.StringIO()
+    assert analyze(Options(store=path, out=tmp_path / "out", resamples=100, warned=True), told) == Exit.DONE
+    assert "a small rehearsal" not in told.getvalue()
+    assert told.getvalue().startswith("warning: SIMULATED")
+    assert "warning: a small rehearsal" in (tmp_path / "out" / "leaderboard.csv").read_text()
+
+
+@pytest.mark.parametrize("kind", ["csv", "tex", "json", "parquet"])
+def test_no_file_of_a_simulated_sweep_can_be_taken_for_a_real_one(path: Path, tmp_path: Path, kind: str) -> None:
+    """Tables and rows alike, also where a reader skips comments and metadata."""
+    assert main([str(path), "--out", str(tmp_path), "--rows", "csv", "--rows", "parquet", *QUICK]) == Exit.DONE
+    files = sorted(tmp_path.rglob(f"*.{kind}"))
+    assert len(files) > 20
+    assert [file.name for file in files if not says_simulated(file)] == []
+
+
+def says_simulated(file: Path) -> bool:
+    """Whether what a reader gets of a file says that it is simulated."""
+    if file.suffix == ".parquet":
+        table = pq.read_table(file)
+        return "simulated" in table.column_names and set(table["simulated"].to_pylist()) <= {1}
+    text = file.read_text(encoding="utf-8")
+    if file.suffix == ".csv":
+        rows = list(csv.DictReader(line for line in text.splitlines() if not line.startswith("#")))
+        header = next(line for line in text.splitlines() if not line.startswith("#"))
+        return header.split(",")[-1] == "simulated" and all(row["simulated"] == "1" for row in rows)
+    return json.loads(text)["simulated"] is True if file.suffix == ".json" else "SIMULATED" in text
+
+
+def test_rows_of_a_real_sweep_say_so_and_its_tables_have_no_such_column(tmp_path: Path) -> None:
+    """0 in every row."""
+    with StoreBuilder(tmp_path / "store.db") as store:
+        store.sweep(subjects={"m": "x"})
+        store.records({"model": "m", "persona": "a", "labels": "G"})
+    assert main([str(tmp_path / "store.db"), "--out", str(tmp_path), "--rows", "csv", *QUICK]) == Exit.DONE
+    with (tmp_path / "rows" / "records.csv").open(newline="") as file:
+        assert [row["simulated"] for row in csv.DictReader(file)] == ["0"]
+    assert "simulated" not in (tmp_path / "leaderboard.csv").read_text()
+
+
+@pytest.mark.parametrize("command", ["analyze", "report"])
+def test_a_folder_given_as_a_store_is_said_to_be_one(
+    command: str, path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """However it is written, with the stores that are in it."""
+    (path.parent / "empty").mkdir()
+    monkeypatch.chdir(path.parent)
+    for folder, stores in ((".", ": store.db"), ("empty", ""), (f"../{path.parent.name}", ": store.db")):
+        with pytest.raises(SystemExit, match="2"):
+            mirage([command, folder])
+        said = capsys.readouterr().err
+        assert said.removeprefix("mirage: ") == f"{folder}: this is a folder; give the store's file{stores}\n"
+
+
+def test_a_report_is_not_written_into_a_folders_place(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line says that --out is a file."""
+    with pytest.raises(SystemExit, match="2"):
+        mirage(["report", str(path), "--out", str(path.parent)])
+    assert "is a folder; give --out the name of an HTML file" in capsys.readouterr().err
 
 
 def test_json_is_one_document(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -168,7 +168,7 @@ def test_rho_sees_only_the_order(rows: list[tuple[int, int]]) -> None:
     [
         pytest.param([1.0, 2.0], [2.0, 1.0], "2 pairs: fewer than 3", id="two pairs"),
         pytest.param([1.0, 1.0, 1.0], [1.0, 2.0, 3.0], "one side is constant", id="constant side"),
-        pytest.param([1.0, np.nan, 3.0], [1.0, 2.0, np.nan], "1 pairs: fewer than 3", id="missing values"),
+        pytest.param([1.0, np.nan, 3.0], [1.0, 2.0, np.nan], "1 pair: fewer than 3", id="missing values"),
         pytest.param([], [], "0 pairs: fewer than 3", id="nothing"),
     ],
 )
@@ -189,14 +189,14 @@ def test_pairs_without_a_value_are_left_out_and_counted() -> None:
     """A model whose self-audit failed has no pair."""
     found = spearman(np.array([1.0, 2.0, 3.0, np.nan]), np.array([1.0, 3.0, 2.0, 9.0]))
     assert found.value == pytest.approx(0.5)
-    assert (found.n, found.reason) == (3, "1 pairs without a value left out")
+    assert (found.n, found.reason) == (3, "1 pair without a value left out")
 
 
 def test_one_family_has_no_interval(rng: np.random.Generator) -> None:
     """There is only one resample of one family."""
     found = spearman_interval(np.arange(4), np.array([1, 0, 2, 3]), rng, families=np.array(["a"] * 4))
     assert found.interval is None
-    assert found.reason == "resamples of 1 clusters do not vary: no interval"
+    assert found.reason == "resamples of 1 cluster do not vary: no interval"
 
 
 def test_rho_over_resampled_personas_ranks_each_resample(rng: np.random.Generator) -> None:
@@ -232,7 +232,7 @@ def test_pearsons_r_is_scipys_over_copied_records(rng: np.random.Generator) -> N
     [
         pytest.param([1.0, np.nan, 2.0, np.nan], "2 pairs: fewer than 3", id="too few"),
         pytest.param([1.0, 1.0, 1.0, np.nan], "one side is constant", id="constant side"),
-        pytest.param([1.0, 2.0, 4.0, np.nan], "1 pairs without a value left out", id="one missing"),
+        pytest.param([1.0, 2.0, 4.0, np.nan], "1 pair without a value left out", id="one missing"),
     ],
 )
 def test_pearsons_r_says_what_it_lacks(x: list[float], reason: str, rng: np.random.Generator) -> None:

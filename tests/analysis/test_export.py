@@ -58,14 +58,14 @@ def test_negative_numbers_stay_numbers() -> None:
     """Only text is neutralised; the parts of an estimate are numbers or empty."""
     value = Estimate(value=-0.05, n=12, interval=INTERVAL, method="gap")
     header, row = data_lines(csv_text(table_with(("m", 1, value))))
-    assert header == ["model", "claims", "delta", "delta_low", "delta_high", "delta_n", "delta_reason"]
-    assert row == ["m", "1", "-0.05", "-0.1", "0.3", "12", ""]
+    assert header == ["model", "claims", "delta", "delta_low", "delta_high", "delta_n", "delta_reason", "simulated"]
+    assert row == ["m", "1", "-0.05", "-0.1", "0.3", "12", "", "1"]
 
 
 def test_a_missing_number_is_an_empty_cell_with_its_reason() -> None:
     """Never 0, in either format."""
     table = table_with(("m", None, missing("no claims", method="gap")))
-    assert data_lines(csv_text(table))[1] == ["m", "", "", "", "", "0", "no claims"]
+    assert data_lines(csv_text(table))[1] == ["m", "", "", "", "", "0", "no claims", "1"]
     (row,) = json.loads(json.dumps(table_json(table)))["rows"]
     assert row["claims"] is None
     assert (row["delta"]["value"], row["delta"]["low"], row["delta"]["reason"]) == (None, None, "no claims")
@@ -75,7 +75,7 @@ def test_a_plain_number_beside_estimates_keeps_its_columns() -> None:
     """A mean without an interval leaves the four other columns empty."""
     value = Estimate(value=0.5, n=12, interval=INTERVAL, method="gap")
     rows = data_lines(csv_text(table_with(("m", 1, value), ("mean", None, 0.25))))
-    assert rows[2] == ["mean", "", "0.25", "", "", "", ""]
+    assert rows[2] == ["mean", "", "0.25", "", "", "", "", "1"]
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))

@@ -185,3 +185,10 @@ def test_two_models_are_too_few(tmp_path: Path) -> None:
     assert np.isnan(estimate(row["value"]).value)
     assert row["p"] is None
     assert any("2 models with both rates: too few to correlate" in note for note in table.notes)
+
+
+def test_every_statistic_says_what_it_varies_over_even_where_it_has_no_value(tmp_path: Path) -> None:
+    """So that no two rows look the same."""
+    context = rates_context(tmp_path / "store.db", {"a": (10, 20)}, {"a": "x"})
+    rows = [(row["statistic"], row["interval_over"]) for row in inversion(context).named_rows()]
+    assert len(rows) == len(set(rows)) == 4

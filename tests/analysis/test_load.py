@@ -315,7 +315,7 @@ def new_state(path: Path) -> None:
     ("make", "sweep", "message"),
     [
         pytest.param(lambda path: None, "", "no such store", id="no file"),
-        pytest.param(Path.mkdir, "", "a folder without sweeps.parquet", id="a folder"),
+        pytest.param(Path.mkdir, "", "this is a folder; give the store's file", id="a folder"),
         pytest.param(empty_file, "", "is empty, no sweep has been planned", id="empty file"),
         pytest.param(no_database, "", "not a database", id="not a database"),
         pytest.param(no_sweep, "", "no sweep yet", id="no sweep"),

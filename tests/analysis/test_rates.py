@@ -181,7 +181,7 @@ def test_macro_leaves_out_models_without_claims_and_says_so(rng: np.random.Gener
     found = rates.oi_macro(counts, draw_resamples(5, 50, rng))
     by_model = rates.share_estimates(counts, draw_resamples(5, 50, rng)).value[:, rates.OI]
     assert found.value == pytest.approx(np.nanmean(by_model))
-    assert (found.n, found.reason) == (2, "1 models without claims left out")
+    assert (found.n, found.reason) == (2, "1 model without claims left out")
 
 
 def test_macro_of_nothing_is_nan(rng: np.random.Generator) -> None:

@@ -508,7 +508,7 @@ def test_a_missing_extra_is_one_line(package: str, tmp_path: Path) -> None:
         check=False,
         cwd=Path(__file__).parents[2],
     )
-    assert done.stdout == f"the report needs {package}, which is not installed; pip install 'miragebench[report]'\n"
+    assert done.stdout == f"the report needs {package}, which is not installed; pip install {package}\n"
 
 
 def test_parts_without_tables_are_left_out(contents: Contents) -> None:

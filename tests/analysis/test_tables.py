@@ -11,8 +11,10 @@ from analysis.estimates import Estimate
 from analysis.export import report_json
 from analysis.frames import Column, Kind, Report, Table, Value
 from analysis.load import load
+from analysis.memory import NOTHING_HELD
 from analysis.tables import WHEN_SIMULATED, WHEN_TOY, make_report
 from analysis.testing import StoreBuilder
+from bench.manifest import SELF_JUDGE
 
 QUICK = Settings(resamples=200, seed=1)
 
@@ -66,7 +68,7 @@ def test_every_table_says_how_many_it_rests_on(store: StoreBuilder) -> None:
     notes = " / ".join(table.notes)
     assert "4 of 7 records read, 10 claims" in notes
     assert "1 record without a claim: no rate" in notes
-    assert "1 record cut short: the claims before the cut are counted" in notes
+    assert "1 record whose labelling was cut short: the claims before the cut are counted" in notes
     assert "3 records missing: " in notes
     assert "1 failed (task transient: 503)" in notes
     assert all(found.notes for found in report_on_again(store).tables)
@@ -75,14 +77,6 @@ def test_every_table_says_how_many_it_rests_on(store: StoreBuilder) -> None:
 def report_on_again(store: StoreBuilder) -> Report:
     """Make the report of a store that is closed already."""
     return make_report(load(store.path), QUICK)
-
-
-def test_answers_that_were_cut_short_are_mentioned(store: StoreBuilder) -> None:
-    """A whole verdict on a cut answer is no whole answer."""
-    small_sweep(store)
-    store.calls({"model": "m", "stage": "task", "state": "truncated"}, {"model": "m", "stage": "task"})
-    notes = report_on(store).table("leaderboard").notes
-    assert "1 of 2 task answers were cut short and judged as far as they go" in notes
 
 
 def test_different_denominators_are_mentioned(store: StoreBuilder) -> None:
@@ -121,10 +115,27 @@ def test_a_whole_verdict_on_a_cut_answer_counts_as_cut_short(store: StoreBuilder
     used, missing = report_on(store), make_report(load(store.path), Settings(truncated=False, resamples=200))
     for name, column in (("leaderboard", "records"), ("self_audit", "audits"), ("probe", "records")):
         assert (used.table(name).row("m")[column], missing.table(name).row("m")[column]) == (2, 1), name
-    assert "1 record cut short: the claims before the cut are counted" in used.table("leaderboard").notes
+    for name, noun in (("leaderboard", "record"), ("self_audit", "self-audit"), ("probe", "judged probe")):
+        assert f"1 {noun} of an answer that was cut short: counted as far as it goes" in used.table(name).notes
+        assert f"1 {noun} of an answer that was cut short: missing" in missing.table(name).notes
     assert missing.table("leaderboard").row("m")["why_missing"] == "1 truncated"
     notes = " / ".join(missing.table("leaderboard").notes)
     assert "1 truncated (the answer itself was cut short)" in notes
+
+
+@pytest.mark.parametrize("insert", ["records", "audits", "probes"])
+def test_no_note_says_of_a_whole_labelling_that_it_was_cut_short(store: StoreBuilder, insert: str) -> None:
+    """What was cut is the answer; only a labelling that was cut itself is said to be so."""
+    store.sweep(subjects={"m": "x"})
+    place = {"model": "m", "labels": "GF"}
+    rows = ({**place, "persona": "a", "answer_cut": 1}, {**place, "persona": "b", "answer_cut": 1})
+    getattr(store, insert)(*rows, {**place, "persona": "c", "state": "truncated", "answer_cut": 1})
+    said = {note for table in report_on(store).tables for note in table.notes if "cut short:" in note}
+    noun = {"records": "record", "audits": "self-audit", "probes": "judged probe"}[insert]
+    assert said == {
+        f"2 {noun}s of answers that were cut short: counted as far as they go",
+        f"1 {noun} whose labelling was cut short: the claims before the cut are counted",
+    }
 
 
 def test_truncated_answers_can_be_missing(store: StoreBuilder) -> None:
@@ -335,6 +346,16 @@ def test_a_missing_memory_is_left_out_and_counted(store: StoreBuilder) -> None:
     assert removal.value == pytest.approx((0.25 + 0) / 2)
 
 
+@pytest.mark.parametrize(("states", "said"), [([[], []], True), ([[], ["x"]], False)], ids=["nothing held", "one held"])
+def test_growth_of_nothing_is_said_to_be_the_models_own(
+    store: StoreBuilder, states: list[list[str]], said: bool
+) -> None:
+    """A table of zeros does not look like a defect."""
+    store.sweep(subjects={"m": "x"})
+    store.memory("m", "a", states)
+    assert (NOTHING_HELD in report_on(store).table("accumulation").notes) is said
+
+
 def test_prompt_variants_are_rows_of_their_own(store: StoreBuilder) -> None:
     """Memories under two prompts are never pooled."""
     store.sweep(subjects={"m": "x"})
@@ -425,6 +446,12 @@ def test_what_a_reader_must_know_stands_on_top(store: StoreBuilder, manifest: di
     """Weak judges and the manifest's notes are warnings."""
     small_sweep(store, **manifest)
     assert any(warning.startswith(wanted) for warning in report_on(store).warnings)
+
+
+def test_that_a_judge_judges_itself_is_said_once(store: StoreBuilder) -> None:
+    """In the manifest's words, where it has some."""
+    small_sweep(store, judges=("m",), notes=(SELF_JUDGE,))
+    assert [warning for warning in report_on(store).warnings if "its own answers" in warning] == [SELF_JUDGE]
 
 
 def test_a_seed_repeats_every_number(store: StoreBuilder) -> None:

@@ -157,7 +157,7 @@ def test_what_is_under_way_is_listed_with_its_name_at_the_provider(simulator: Ru
     assert code == 0
     assert all(word in shown for word in ("openai/gpt-5.4-nano", "open", remote, "validating"))
     (row,) = json.loads(mirage("batches", store, "--json")[1])
-    assert (row["stage"], row["requests"], row["completed"], row["open"], row["remote_id"]) == ("open", 4, 0, 4, remote)
+    assert (row["state"], row["requests"], row["completed"], row["open"], row["remote_id"]) == ("open", 4, 0, 4, remote)
 
 
 def test_status_and_watch_count_batches_and_the_requests_in_them(simulator: Running, mirage: Mirage) -> None:
@@ -189,7 +189,7 @@ def test_finished_batches_are_listed_on_demand(simulator: Running, mirage: Mirag
     assert mirage("batches", store, "harvest")[0] == 0
     assert "--all" in mirage("batches", store)[1]
     (row,) = json.loads(mirage("batches", store, "--all", "--json")[1])
-    assert (row["stage"], row["completed"], row["open"]) == ("closed", 4, 0)
+    assert (row["state"], row["completed"], row["open"]) == ("closed", 4, 0)
 
 
 def test_what_a_provider_says_cannot_act_on_the_terminal(simulator: Running, mirage: Mirage) -> None:
@@ -279,7 +279,8 @@ def test_a_simulated_sweep_is_never_taken_to_real_accounts(simulator: Running, m
     """Its store does not know where the simulator was; a file that says so helps."""
     file = file_of(simulator)
     store = left_open(file)
-    change(store, "UPDATE sweep SET simulated = 1")
+    assert query(store, "SELECT simulated FROM sweeps") == [(1,)]
+    change(store, "UPDATE sweep SET manifest = replace(manifest, 'http://127.0.0.1', 'https://example.org')")
     code, _, said = mirage("batches", store, "cancel", 1)
     assert (code, "is simulated" in said) == (2, True)
     assert mirage("batches", store, "cancel", 1, "--sweep", file)[0] == 0
