@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 # Calls wait for the store's thread, which needs the interpreter between any two statements. By default a busy event
 # loop lets it in only after 5 ms.
-SWITCH_SECONDS: Final = 0.0002
+SWITCH_SECONDS: Final = 0.0005
 # Python looks for cycles after every 700 new objects by default; rows of answers make many, and no cycles.
 COLLECT_AFTER: Final = (10_000, 20, 20)
 

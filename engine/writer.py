@@ -2,8 +2,7 @@
 
 A put resolves when its commit is on disk. What a call waits for before it may leave goes first, and groups are small
 enough that it never waits long; the rest follows in its order. Operations of one group are applied kind by kind in a
-fixed order, so that many calls share a few statements and one sync. The connection's thread takes group after group by
-itself: an event loop that is busy with replies does not make it wait. When the
+fixed order, so that many calls share a few statements and one sync, in one turn of the connection's thread. When the
 disk refuses, what is already paid (settlements and failures) is kept in memory and tried again, while everything that
 only announces future work is refused at once. An operation that the database rejects for its own sake is found by
 halving its group, so that it takes no other with it.
@@ -14,7 +13,7 @@ import contextlib
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, Final
 
 from engine.database import Connection
 from engine.errors import StoreError
@@ -24,8 +23,6 @@ RETRY_SECONDS: Final = 1.0
 # that is enough for a group: replies that came together would else make calls that leave together, for ever.
 LARGEST_GROUP: Final = 128
 SMALLEST_GROUP: Final = 32
-# The thread then lets others at the connection.
-GROUPS_A_TURN: Final = 16
 
 
 class Operation:
@@ -80,7 +77,6 @@ class Writer:
         self._apply = apply
         self._explain = explain
         self._retry_seconds = retry_seconds
-        self._loop = asyncio.get_running_loop()
         self._waiting: deque[Operation] = deque()
         self._urgent: deque[Operation] = deque()
         self._wake = asyncio.Event()
@@ -123,7 +119,7 @@ class Writer:
     async def _run(self) -> None:
         while not (self._closing and not self._waiting and not self._urgent):
             if self._waiting or self._urgent:
-                await self._write_on()
+                await self._write(self._next_group())
             elif self.refused is not None:
                 await self._write([Probe()])
             else:
@@ -134,42 +130,19 @@ class Writer:
                     return
                 await asyncio.sleep(self._retry_seconds)
 
-    async def _write_on(self) -> None:
-        """Write what waits, and what comes meanwhile, until the thread's turn is over or something goes wrong."""
-        failure = await self._connection.run(self._write_groups)
-        if failure is not None:
-            await self._mend(*failure)
-
-    def _write_groups(self, connection: sqlite3.Connection) -> "_Failure | None":
-        """Write group after group, on the connection's thread; nobody else takes operations meanwhile."""
-        for _ in range(GROUPS_A_TURN):
-            group = self._next_group()
-            if not group:
-                break
-            try:
-                results = _transact(connection, self._apply, group)
-            except Exception as error:  # noqa: BLE001 - whatever went wrong, the waiters must hear of it
-                return _Failure(group, error)
-            self._loop.call_soon_threadsafe(self._wrote, group, results)
-        return None
-
     def _next_group(self) -> list[Operation]:
         group = _taken(self._urgent, LARGEST_GROUP)
         return group + _taken(self._waiting, max(LARGEST_GROUP // 2, LARGEST_GROUP - len(group)))
 
-    def _wrote(self, group: list[Operation], results: list[object]) -> None:
-        self.refused = None
-        for operation, result in zip(group, results, strict=True):
-            operation.resolve(result)
-
     async def _write(self, group: list[Operation]) -> None:
-        """Write one group."""
         try:
             results = await self._connection.run(lambda connection: _transact(connection, self._apply, group))
         except Exception as error:  # noqa: BLE001 - whatever went wrong, the waiters must hear of it
             await self._mend(group, error)
         else:
-            self._wrote(group, results)
+            self.refused = None
+            for operation, result in zip(group, results, strict=True):
+                operation.resolve(result)
 
     async def _mend(self, group: list[Operation], error: Exception) -> None:
         """Deal with a group that could not be written: the disk is to blame, or one of its operations."""
@@ -193,15 +166,7 @@ class Writer:
                 operation.refuse(error)
 
 
-class _Failure(NamedTuple):
-    """A group that could not be written, and why."""
-
-    group: list[Operation]
-    error: Exception
-
-
 def _taken(line: deque[Operation], most: int) -> list[Operation]:
-    """Take the first operations of a line, to which others may be added at this moment."""
     number = len(line)
     return [line.popleft() for _ in range(min(most, max(SMALLEST_GROUP, number // 2), number))]
 
