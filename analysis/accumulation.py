@@ -21,6 +21,7 @@ from scipy.stats import linregress
 from analysis.estimates import LEVEL, NAN, Estimate, FloatArray, Interval, missing
 from analysis.ratios import divided, ratio_estimates
 from analysis.resampling import Resamples
+from analysis.words import plural
 
 FEWEST_ROUNDS: Final = 2
 NO_ENDS: Final = "no persona has both its first and its last memory"
@@ -144,7 +145,7 @@ def line(sizes: FloatArray, resamples: Resamples | None = None, *, level: float 
     known = ~np.isnan(sizes)
     n = int(known.sum())
     if len(np.unique(rounds[known])) < FEWEST_ROUNDS:
-        nothing = missing(f"{n} points: fewer than two rounds", method="least-squares slope", n=n)
+        nothing = missing(f"{plural(n, 'points')}: fewer than two rounds", method="least-squares slope", n=n)
         return Line(slope=nothing, intercept=NAN, r2=replace(nothing, method="R2"))
     fit = linregress(rounds[known], sizes[known])
     flat = bool(np.ptp(sizes[known]) == 0)

@@ -185,9 +185,11 @@ def _read(connection: sqlite3.Connection, path: Path, wanted: str) -> Validation
         "SELECT sample, sweep, judge, simulated, manifest, items, population"
         " FROM annotation_samples ORDER BY created_ms"
     ).fetchall()
+    if not samples:
+        raise ValidationError(f"{path}: holds no sample to label; draw one with `mirage annotate sample`")
     chosen = [row for row in samples if wanted in {"", row[0]}]
     if len(chosen) != 1:
-        known = ", ".join(str(row[0]) for row in samples) or "none; draw one with `mirage annotate sample`"
+        known = ", ".join(str(row[0]) for row in samples)
         what = f"has no sample called {wanted!r}" if wanted else f"holds {len(samples)} samples: choose with --sample"
         raise ValidationError(f"{path}: {what}; it has {known}")
     name, sweep, judge, simulated, manifest, size, population = chosen[0]

@@ -13,13 +13,14 @@ import argparse
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
 from typing import Final, NoReturn, TextIO
 
 from analysis.context import NothingToReportError, Settings, UnknownJudgeError, prepare
 from analysis.export import ExportError, export, report_json
+from analysis.headline import headline
 from analysis.human import find_validation
 from analysis.load import StoreError, load
 from analysis.published import PAPER
@@ -60,6 +61,8 @@ class Options:
         Formats in which to write the sweep's rows into the folder's `rows`; with "parquet" the tables too.
     against : {"", "paper"}
         Set the tables beside the paper's.
+    warned : bool
+        The manifest's own notes have been said already where the tables are printed: they are not said again there.
     json : bool
         Print one JSON document instead of tables.
     truncated : bool
@@ -78,6 +81,7 @@ class Options:
     seed: int = 0
     rows: tuple[Format, ...] = ()
     against: str = ""
+    warned: bool = False
 
 
 def analyze(options: Options, stdout: TextIO | None = None, stderr: TextIO | None = None) -> int:
@@ -140,7 +144,9 @@ def _analyze(options: Options, stdout: TextIO) -> int:
     if options.json:
         stdout.write(report_json(report))
     else:
-        show(report, stdout)
+        notes = data.sweep.notes if options.warned else ()
+        show(replace(report, warnings=tuple(each for each in report.warnings if each not in notes)), stdout)
+        stdout.write(f"\n{headline(context, report)}\n")
     return Exit.DONE
 
 

@@ -31,6 +31,7 @@ from analysis.estimates import (
 )
 from analysis.ranks import centred_quotient, resampled_spearman
 from analysis.resampling import EXACT_LIMIT, RESAMPLES, Resamples, resamples_of
+from analysis.words import plural
 
 EXACT_PAIRS: Final = 14
 FEWEST_PAIRS: Final = 3
@@ -68,12 +69,10 @@ def spearman(x: Number, y: Number) -> Estimate:
     known = _known(x, y)
     n, left_out = int(known.sum()), int((~known).sum())
     if n < FEWEST_PAIRS:
-        return missing(f"{n} pairs: fewer than {FEWEST_PAIRS}", method=METHOD, n=n)
+        return missing(f"{plural(n, 'pairs')}: fewer than {FEWEST_PAIRS}", method=METHOD, n=n)
     rho = float(resampled_spearman(x[known], y[known], np.arange(n), np.ones((1, n)))[0])
-    reason = (
-        "one side is constant" if np.isnan(rho) else f"{left_out} pairs without a value left out" if left_out else ""
-    )
-    return Estimate(value=rho, n=n, method=METHOD, reason=reason)
+    note = f"{plural(left_out, 'pairs')} without a value left out" if left_out else ""
+    return Estimate(value=rho, n=n, method=METHOD, reason=ONE_CONSTANT if np.isnan(rho) else note)
 
 
 def spearman_interval(
@@ -125,7 +124,7 @@ def spearman_interval(
     resamples = resamples_of(len(labels), rng, count=count, limit=limit, unit=unit if families is None else "family")
     replicates = resampled_spearman(x[known], y[known], cluster, resamples.multiplicities)
     interval = resamples.interval(replicates, level)
-    reason = point.reason if interval else f"resamples of {len(labels)} clusters do not vary: no interval"
+    reason = point.reason if interval else f"resamples of {plural(len(labels), 'clusters')} do not vary: no interval"
     return replace(point, interval=interval, seed=resamples.seed, reason=reason)
 
 
@@ -240,7 +239,7 @@ def pearson_over(x: FloatArray, y: FloatArray, resamples: Resamples, *, level: f
     known = ~np.isnan(x[:, 0] + y[:, 0])
     n, method = int(known.sum()), "Pearson's r"
     if n < FEWEST_PAIRS:
-        return missing(f"{n} models: fewer than {FEWEST_PAIRS}", method=method, n=n)
+        return missing(f"{plural(n, 'models')}: fewer than {FEWEST_PAIRS}", method=method, n=n)
     first, second = (side[known] - side[known].mean(axis=0) for side in (x, y))
     r = centred_quotient((first * second).sum(axis=0), (first**2).sum(axis=0), (second**2).sum(axis=0))
     interval = resamples.interval(r[1:], level)
@@ -277,7 +276,7 @@ def pearson(x: Number, y: Number, cluster: IntArray, resamples: Resamples, *, le
     known = _known(x, y)
     n, left_out = int(known.sum()), int((~known).sum())
     if n < FEWEST_PAIRS:
-        return missing(f"{n} pairs: fewer than {FEWEST_PAIRS}", method=method, n=n)
+        return missing(f"{plural(n, 'pairs')}: fewer than {FEWEST_PAIRS}", method=method, n=n)
     if np.ptp(x[known]) == 0 or np.ptp(y[known]) == 0:
         return missing(ONE_CONSTANT, method=method, n=n)
     first, second = x[known] - x[known].mean(), y[known] - y[known].mean()
@@ -285,7 +284,7 @@ def pearson(x: Number, y: Number, cluster: IntArray, resamples: Resamples, *, le
     held = np.zeros((resamples.clusters, parts.shape[1]))
     np.add.at(held, cluster[known], parts)
     interval = resamples.interval(_pearson_of_sums(resamples.sums(held)), level)
-    note = f"{left_out} pairs without a value left out" if left_out else ""
+    note = f"{plural(left_out, 'pairs')} without a value left out" if left_out else ""
     return Estimate(
         value=float(_pearson_of_sums(held.sum(axis=0)[:, None])[0]),
         n=n,

@@ -14,6 +14,9 @@ CACHE_KIB: Final = 65_536
 SCHEMA: Final = 3
 VIEWS_VERSION: Final = 2
 FIRST_VERSION: Final = 1
+#: How stores are called, and how many of a folder are named to somebody who gave the folder.
+STORES: Final = frozenset({".sqlite", ".sqlite3", ".db"})
+MOST_NAMED: Final = 5
 _DAMAGED: Final = "is damaged ({}); restore a copy, or recover it with `sqlite3 STORE .recover`"
 _NAMES: Final = "SELECT name FROM sqlite_master WHERE type IN ('view', 'table')"
 
@@ -32,6 +35,8 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
         No such file, no SQLite file, a damaged one, or one that a newer program has written; also when the damage
         shows only later, while the caller reads.
     """
+    if path.is_dir():
+        raise StoreError(folder_said(path))
     if not path.is_file():
         raise StoreError(f"{path}: no such store; give the path of a sweep's SQLite file")
     with explained(path), closing(_connected(path)) as connection:
@@ -56,6 +61,17 @@ def explained(path: Path) -> Iterator[None]:
     except (sqlite3.Error, UnicodeDecodeError) as error:
         # What SQLite says of damage may hold pieces of it that are no text.
         raise StoreError(f"{path}: {_what_and_mend(error)}") from error
+
+
+def folder_said(folder: Path) -> str:
+    """Return a line that says that a folder is no store, and which files in it may be meant."""
+    try:
+        names = [each.name for each in sorted(folder.iterdir()) if each.suffix in STORES and each.is_file()]
+    except OSError:
+        names = []
+    more = "" if len(names) <= MOST_NAMED else f" and {len(names) - MOST_NAMED} more"
+    found = f": {', '.join(names[:MOST_NAMED])}{more}" if names else ""
+    return f"{folder}: this is a folder; give the store's file{found}"
 
 
 def names_of(connection: sqlite3.Connection) -> set[str]:

@@ -1,8 +1,8 @@
 """Writes tables as CSV, JSON, LaTeX and Parquet files, each whole or not at all.
 
-CSV files begin with comment lines (`# `) that carry title, warnings and notes. Numbers are exported unrounded: shares
-and differences of shares as fractions of 1, money in whole nano-dollars, a missing number as an empty cell with its
-reason beside it, never as 0.
+CSV files begin with comment lines (`# `) that carry title, warnings and notes. Readers often skip these, so every row
+of a simulated sweep says that it is one, too. Numbers are exported unrounded: shares and differences of shares as
+fractions of 1, money in whole nano-dollars, a missing number as an empty cell with its reason beside it, never as 0.
 """
 
 import csv
@@ -25,6 +25,8 @@ __all__ = ["ExportError", "csv_text", "export", "neutral", "report_json", "table
 
 # Spreadsheets run a cell that begins with one of these; readers of CSV take the last one for a comment.
 FORMULA_STARTS: Final = frozenset("=+-@#")
+#: The last column of a simulated sweep's tables; others have none.
+MARK: Final = "simulated"
 PARTS: Final = ("low", "high", "n", "reason")
 
 Json: TypeAlias = "str | int | float | bool | Mapping[str, Json] | Sequence[Json] | None"
@@ -72,10 +74,12 @@ def csv_text(table: Table, warnings: Sequence[str] = ()) -> str:
         lines.write(f"# {visible(comment)}\n")
     writer = csv.writer(lines, lineterminator="\n")
     # Tasks and persona groups name columns, and they are foreign texts like any other.
-    writer.writerow([neutral(name) for column in table.columns for name in _csv_names(column, estimated)])
+    names = [neutral(name) for column in table.columns for name in _csv_names(column, estimated)]
+    writer.writerow([*names, *([MARK] if table.simulated else [])])
     for row in table.rows:
         pairs = zip(row, table.columns, strict=True)
-        writer.writerow([cell for value, column in pairs for cell in _csv_cells(value, column.name in estimated)])
+        cells = [cell for value, column in pairs for cell in _csv_cells(value, column.name in estimated)]
+        writer.writerow([*cells, *(["1"] if table.simulated else [])])
     return lines.getvalue()
 
 
@@ -137,6 +141,8 @@ def _write_parquet(table: Table, warnings: Sequence[str], folder: Path) -> Path:
         names = _csv_names(column, {column.name} if _holds_estimate(table, place) else ())
         parts = [_parts(cell)[: len(names)] for cell in cells]
         columns |= {name: [part[at] for part in parts] for at, name in enumerate(names)}
+    if table.simulated:
+        columns[MARK] = [1] * len(table.rows)
     about = {"title": table.title, "warnings": "\n".join(warnings), "notes": "\n".join(table.notes)}
     write_columns(path, columns, about)
     return path

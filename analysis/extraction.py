@@ -19,6 +19,7 @@ from analysis.notes import coverage, titled
 from analysis.pairing import both_read
 from analysis.ratios import divided, ratio_estimates
 from analysis.records import Answers, Audits, Counts, Ints, Records
+from analysis.words import plural
 
 BETWEEN: Final = "between models"
 _RATIO: Final = 5
@@ -89,7 +90,7 @@ def verbosity(context: Context) -> Table:
         rows=(*falling(rows, by=2), pooled, between),
         notes=(
             "Pearson's r over answers with a claim; a rate of few claims is noisy, which pulls r toward 0",
-            f"{BETWEEN!r}: over models' means, so over {len(context.subjects)} points; interval over personas alone",
+            f"{BETWEEN!r}: over means of {plural(len(context.subjects), 'models')}; interval over personas alone",
             *judged_notes(context),
             *coverage(context, context.audits, "self-audits"),
         ),

@@ -27,7 +27,8 @@ from analysis.correlation import (
 )
 from analysis.estimates import Estimate, FloatArray, PValue, TextArray, missing
 from analysis.frames import Column, Kind, Row, Table
-from analysis.notes import denominators_note, interval_note, plural, titled
+from analysis.notes import denominators_note, interval_note, titled
+from analysis.words import plural
 
 FEW_MODELS: Final = 30
 SHIFT: Final = 0.1
@@ -131,7 +132,7 @@ def _statistics(context: Context, found: _Rates) -> Iterator[Row]:
 
 def _row(name: str, estimate: Estimate, unit: str, test: PValue | None = None) -> Row:
     p = None if test is None or isnan(test.p) else test.p
-    return (name, estimate, estimate.n, p, unit if estimate.interval else "", "" if p is None else _method(test))
+    return (name, estimate, estimate.n, p, unit, "" if p is None else _method(test))
 
 
 def _method(test: PValue | None) -> str:

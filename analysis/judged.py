@@ -19,7 +19,7 @@ from analysis.estimates import Estimate, Estimates
 from analysis.frames import Column, Kind, Row, Table, Value
 from analysis.human import corrected_rate, people_notes
 from analysis.macro import mean_ratios
-from analysis.notes import coverage, cut_answers_note, denominators_note, interval_note, missing_by_state, titled
+from analysis.notes import coverage, denominators_note, interval_note, missing_by_state, titled
 from analysis.records import Answers, AnswersT, Mask, Records
 
 MEAN_OF_MODELS: Final = "mean of models"
@@ -175,7 +175,6 @@ def judged_notes(context: Context) -> tuple[str, ...]:
     return (
         f"judge: {judge}",
         *coverage(context, context.records, "records"),
-        *cut_answers_note(context),
         interval_note(context),
     )
 

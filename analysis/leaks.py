@@ -26,8 +26,9 @@ from analysis.leakage import (
     sampling_errors,
     worst_estimates,
 )
-from analysis.notes import plural, titled
+from analysis.notes import titled
 from analysis.records import CORRECT, INCORRECT, NOT_GIVEN, STEREOTYPE, Counts
+from analysis.words import plural
 
 MOST_COLUMNS: Final = 20
 LARGE_K: Final = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 100, 200, 500, 1000)

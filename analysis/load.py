@@ -26,6 +26,7 @@ from analysis.columns import (
 from analysis.manifest import find_sweep
 from analysis.records import (
     ABSENT,
+    ANSWER_CUT,
     READ,
     STATES,
     TRUNCATED,
@@ -51,7 +52,6 @@ from analysis.sources import VIEWS, Source, StoreError, opened_anywhere
 __all__ = ["NOT_UNDERSTOOD", "VIEWS", "StoreError", "load", "read_sweep"]
 
 NOT_UNDERSTOOD: Final = "reading not understood"
-ANSWER_CUT: Final = "the answer itself was cut short"
 
 _STATE_CODES: Final[Mapping[object, int]] = {state: code for code, state in enumerate(STATES)}
 #: Array field -> the view's columns that it is made of, and what makes it.

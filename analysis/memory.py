@@ -22,6 +22,7 @@ from analysis.resampling import Resamples, resamples_of
 
 EXACT_LIMIT: Final = 10_000
 MEMORIES: Final = "memories"
+NOTHING_HELD: Final = "no memory holds an inferred attribute: 0 is what the models wrote, in every round"
 
 States: TypeAlias = list[list[frozenset[int] | None]]
 
@@ -129,4 +130,5 @@ def _notes(memories: Memories, personas: int) -> tuple[str, ...]:
         "removal: share of a round's unique attributes absent in the next, mean over rounds, then personas",
         f"intervals: {LEVEL:.0%}, over whole personas",
         *few,
+        *([NOTHING_HELD] if read and not int(memories.size[memories.complete].sum()) else []),
     )

@@ -9,7 +9,8 @@ import numpy as np
 
 from analysis.context import Context
 from analysis.estimates import LEVEL
-from analysis.records import READ, STATES, TRUNCATED, Answers, Ints, Memories
+from analysis.records import ANSWER_CUT, READ, STATES, TRUNCATED, Answers, Ints, Memories
+from analysis.words import plural
 
 FEW_PERSONAS: Final = 10
 REASONS_SHOWN: Final = 3
@@ -28,16 +29,25 @@ def coverage(context: Context, rows: Answers, noun: str) -> tuple[str, ...]:
     """Say how many answers were planned, read and missing, and why; and how many claims they hold."""
     kept = context.read(rows)
     lines = [f"{len(kept):,} of {len(rows):,} {noun} read, {kept.claims.sum():,} claims"]
-    empty, cut = int((kept.claims == 0).sum()), int((rows.state == TRUNCATED).sum())
-    if empty:
+    if empty := int((kept.claims == 0).sum()):
         lines.append(f"{plural(empty, noun)} without a claim: no rate of their own")
-    if cut:
-        use = "the claims before the cut are counted" if context.settings.truncated else "missing"
-        lines.append(f"{plural(cut, noun)} cut short: {use}")
+    lines += _cuts(rows, noun, truncated=context.settings.truncated)
     if unread := int(kept.unread.sum()):
         share = unread / (unread + int(kept.claims.sum()))
         lines.append(f"{plural(unread, 'elements')} of read {noun} left out ({share:.1%}): no claim or no known label")
     return (*lines, *missing_note(rows, noun, truncated=context.settings.truncated))
+
+
+def _cuts(rows: Answers, noun: str, *, truncated: bool) -> Iterator[str]:
+    """Say what was cut short: the answers that were labelled, which is no fault of the labelling, or the labelling."""
+    cut, reasons = rows.state == TRUNCATED, np.array([*rows.reasons, ""])
+    of_cut = cut & (reasons[rows.reason] == ANSWER_CUT)
+    if number := int(of_cut.sum()):
+        answers, go = ("an answer that was", "it goes") if number == 1 else ("answers that were", "they go")
+        yield f"{plural(number, noun)} of {answers} cut short: {f'counted as far as {go}' if truncated else 'missing'}"
+    if number := int((cut & ~of_cut).sum()):
+        use = "the claims before the cut are counted" if truncated else "missing"
+        yield f"{plural(number, noun)} whose labelling was cut short: {use}"
 
 
 def missing_note(rows: Answers | Memories, noun: str, *, truncated: bool) -> tuple[str, ...]:
@@ -108,18 +118,6 @@ def denominators_note(context: Context, *parts: tuple[str, Answers]) -> tuple[st
     return tuple(lines)
 
 
-def cut_answers_note(context: Context) -> tuple[str, ...]:
-    """Say how many task answers were themselves cut short: what stands in their records is all that was there."""
-    calls = context.data.calls
-    if "task" not in calls.stages:
-        return ()
-    asked = calls.stage == calls.stages.index("task")
-    cut = int((asked & (calls.state == TRUNCATED)).sum())
-    if not cut:
-        return ()
-    return (f"{cut:,} of {plural(int(asked.sum()), 'task answers')} were cut short and judged as far as they go",)
-
-
 def interval_note(context: Context) -> str:
     """Say how the intervals of a report were made."""
     resamples = context.resamples
@@ -133,15 +131,3 @@ def interval_note(context: Context) -> str:
 def few_personas(count: int) -> str:
     """Say that so few personas give no precise interval."""
     return f"{plural(count, 'personas')} only: indicative, not precise"
-
-
-def plural(count: int, nouns: str) -> str:
-    """Return a count with its noun, which is given in the plural.
-
-    Examples
-    --------
-    >>> plural(1, "memories"), plural(1200, "records")
-    ('1 memory', '1,200 records')
-    """
-    singular = f"{nouns[:-3]}y" if nouns.endswith("ies") else nouns[:-1]
-    return f"{count:,} {singular if count == 1 else nouns}"

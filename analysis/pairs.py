@@ -18,6 +18,7 @@ from analysis.judged import MODEL, judged_notes
 from analysis.notes import titled
 from analysis.rates import Totals
 from analysis.records import Mask
+from analysis.words import plural
 
 ALPHA: Final = 0.05
 
@@ -52,7 +53,7 @@ def paired_differences(context: Context) -> Table:
         notes=(
             *_verdict(found),
             "first minus second, over task answers that both models have; intervals are not widened for their number",
-            f"p: {found[0].test.method if found else 'no pair'}; Holm's correction for {len(found)} pairs",
+            f"p: {found[0].test.method if found else 'no pair'}; Holm's correction for {plural(len(found), 'pairs')}",
             *judged_notes(context),
         ),
         simulated=context.data.sweep.simulated,
@@ -146,4 +147,4 @@ def _verdict(found: tuple[PairedDifference, ...]) -> tuple[str, ...]:
     if not found:
         return ()
     apart = sum(pair.test.adjusted < ALPHA for pair in found)
-    return (f"{apart} of {len(found)} pairs differ at the 5% level after Holm's correction",)
+    return (f"{apart} of {plural(len(found), 'pairs')} differ at the 5% level after Holm's correction",)

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
+from analysis.database import folder_said
 from analysis.files import replaced
 from analysis.records import SweepInfo
 from analysis.sources import CHUNK_ROWS, VIEWS, Cells, StoreError
@@ -37,6 +38,8 @@ class FolderSource:
         inner = folder / ROWS_FOLDER
         self._folder = inner if (inner / f"sweeps{SUFFIX}").is_file() else folder
         missing = [view for view in VIEWS if not self._path(view).is_file()]
+        if len(missing) == len(VIEWS):
+            raise StoreError(folder_said(folder))
         if missing:
             raise StoreError(
                 f"{folder}: a folder without {missing[0]}{SUFFIX}; give a store, or what `--rows parquet` has written"
@@ -134,7 +137,7 @@ def arrow(name: str) -> ModuleType:
     try:
         return import_module(name)
     except ImportError as error:
-        raise StoreError("Parquet needs pyarrow: install miragebench[parquet], or pyarrow itself") from error
+        raise StoreError("Parquet needs pyarrow: pip install pyarrow") from error
 
 
 @contextmanager

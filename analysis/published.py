@@ -21,7 +21,8 @@ from analysis.estimates import Estimate
 from analysis.frames import Column, Kind, Report, Row, Table, Value
 from analysis.inversion import FAMILIES, MODELS, RHO
 from analysis.judged import ALL_MODELS, MEAN_OF_MODELS
-from analysis.notes import plural, titled
+from analysis.notes import titled
+from analysis.words import plural
 
 PAPER: Final = "paper"
 OVER: Final = {MODELS: "models", FAMILIES: "families"}

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from analysis.estimates import LEVEL, NAN, BoolArray, Estimate, Estimates, FloatArray, IntArray
 from analysis.ratios import assemble, difference_estimates, divided, ratio_estimates
 from analysis.resampling import Resamples
+from analysis.words import plural
 
 LABELS: Final = ("grounded", "reasonable", "stereotype", "fabricated")
 COLUMNS: Final = (*LABELS, "oi")
@@ -176,9 +177,8 @@ def oi_macro(counts: IntArray, resamples: Resamples, *, level: float = LEVEL) ->
         level=level,
     )[()]
     left_out = len(present) - models
-    return (
-        found if found.reason or not left_out else replace(found, reason=f"{left_out} models without claims left out")
-    )
+    note = f"{plural(left_out, 'models')} without claims left out"
+    return found if found.reason or not left_out else replace(found, reason=note)
 
 
 def group_estimates(

@@ -16,6 +16,8 @@ Mask: TypeAlias = NDArray[np.bool_]
 
 STATES: Final = ("read", "truncated", "unreadable", "failed", "pending")
 READ, TRUNCATED, UNREADABLE, FAILED, PENDING = range(len(STATES))
+#: Why a whole labelling counts as truncated.
+ANSWER_CUT: Final = "the answer itself was cut short"
 LABELS: Final = "GRSF"
 ACCURACIES: Final = "CIPU-"
 GROUNDED, REASONABLE, STEREOTYPE, FABRICATED = range(len(LABELS))

@@ -7,8 +7,9 @@ References
 
 from analysis.context import Context
 from analysis.frames import Column, Kind, Row, Table
-from analysis.notes import plural, titled
+from analysis.notes import titled
 from analysis.records import ModelInfo
+from analysis.words import plural
 
 
 def model_versions(context: Context) -> Table:

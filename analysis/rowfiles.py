@@ -1,6 +1,8 @@
 """Writes a sweep's rows, one file a view and one for claims, as CSV or Parquet; memory stays flat in their number.
 
-Texts are a model's own: in CSV they are made harmless to spreadsheets and terminals, in Parquet they stay as they are.
+Every file says in every row whether the answers are simulated, so that none can be taken for a real one when it lies
+alone. Texts are a model's own: in CSV they are made harmless to spreadsheets and terminals, in Parquet they stay as
+they are.
 """
 
 import csv
@@ -11,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 from analysis.columns import ACCURACY_WORDS, LABEL_WORDS
-from analysis.export import ExportError, neutral
+from analysis.export import MARK, ExportError, neutral
 from analysis.files import replaced
 from analysis.manifest import find_sweep
 from analysis.parquet import ROWS_FOLDER, arrow, write_rows
@@ -110,11 +112,19 @@ def _written(source: Source, sweep: SweepInfo, folder: Path, kind: Format) -> It
     write = _WRITERS[kind]
     for view, columns in ROWS.items():
         path = folder / f"{view}.{kind}"
-        write(path, columns, _readable(source.chunks(view, columns, sweep, rows=EXPORT_ROWS), columns))
+        rows = _readable(source.chunks(view, columns, sweep, rows=EXPORT_ROWS), columns)
+        write(path, *_marked(columns, rows, simulated=sweep.simulated))
         yield path
     path = folder / f"claims.{kind}"
-    write(path, CLAIMS, _claims(source, sweep))
+    write(path, *_marked(CLAIMS, _claims(source, sweep), simulated=sweep.simulated))
     yield path
+
+
+def _marked(columns: Sequence[str], chunks: Chunks, *, simulated: bool) -> tuple[Sequence[str], Chunks]:
+    """Return columns and rows that say whether the sweep is simulated, last where the view does not say it itself."""
+    kept = [place for place, name in enumerate(columns) if name != MARK]
+    names = [*(columns[place] for place in kept), MARK]
+    return names, ([*(chunk[place] for place in kept), [int(simulated)] * len(chunk[0])] for chunk in chunks)
 
 
 def _claims(source: Source, sweep: SweepInfo) -> Iterator[Sequence[Cells]]:

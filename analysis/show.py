@@ -11,6 +11,7 @@ from typing import Final, Literal, TextIO
 
 from analysis.estimates import Estimate
 from analysis.frames import Column, Kind, Report, Table, Value
+from analysis.words import plural
 
 MAX_CHARACTERS: Final = 120
 WIDEST: Final = 48
@@ -60,8 +61,8 @@ def footnotes(table: Table) -> list[str]:
     return [
         *map(visible, table.notes),
         *([BRIEF] if _is_brief(table) else []),
-        *(f"{UNKNOWN} in {_cells(count)}: {inert(reason)}" for reason, count in sorted(absent.items())),
-        *(f"in {_cells(count)}: {inert(reason)}" for reason, count in sorted(bare.items())),
+        *(f"{UNKNOWN} in {plural(count, 'cells')}: {inert(reason)}" for reason, count in sorted(absent.items())),
+        *(f"in {plural(count, 'cells')}: {inert(reason)}" for reason, count in sorted(bare.items())),
     ]
 
 
@@ -157,10 +158,6 @@ def _is_brief(table: Table) -> bool:
         for row in table.rows
         for value, column in _pairs(table, row)
     )
-
-
-def _cells(count: int) -> str:
-    return f"{count} cell" if count == 1 else f"{count} cells"
 
 
 def _pairs(table: Table, row: Sequence[Value]) -> Iterable[tuple[Value, Column]]:

@@ -58,6 +58,7 @@ TABLES: Final[tuple[Callable[[Context], Table], ...]] = (
 )
 NOTHING_TO_COMPARE: Final = "no model of this sweep bears a label of the paper: nothing to compare with it"
 DISPUTED: Final = "judge_disagreements"
+ITS_OWN: Final = "judges its own answers"
 WHEN_SIMULATED: Final = "SIMULATED: answers come from a simulator; no figure says anything about a real model"
 WHEN_TOY: Final = "the judge is a toy: its labels show that the pipeline works and measure nothing"
 
@@ -128,8 +129,8 @@ def warnings_of(context: Context) -> Iterator[str]:
         yield WHEN_SIMULATED
     if sweep.toy_judge and not sweep.notes:
         yield WHEN_TOY
-    if judged_by_itself(context):
-        yield f"the judge {context.label(context.judge)} is also under test: it judges its own answers"
+    if judged_by_itself(context) and not any(ITS_OWN in note for note in sweep.notes):
+        yield f"the judge {context.label(context.judge)} is also under test: it {ITS_OWN}"
     if not context.judge:
         yield "the sweep has no judge: nothing is labelled"
     yield from sweep.notes

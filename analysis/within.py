@@ -13,8 +13,9 @@ from analysis.context import Context
 from analysis.estimates import Estimate
 from analysis.frames import Column, Kind, Row, Table
 from analysis.judged import MODEL, falling, of_model
-from analysis.notes import interval_note, plural, titled
+from analysis.notes import interval_note, titled
 from analysis.pairing import both_read
+from analysis.words import plural
 
 CLEAR: Final = 0.75
 _ESTIMATED: Final = 3
@@ -86,7 +87,9 @@ def _ranges(found: list[Auroc]) -> tuple[str, ...]:
     values = [estimate.value for estimate in known]
     high = sum(value > CLEAR for value in values)
     unclear = sum(_holds(estimate, 0.5) for estimate in known)
-    lines = [f"AUROC from {min(values):.2f} to {max(values):.2f}; above {CLEAR} in {high} of {len(known)} models"]
+    lines = [
+        f"AUROC from {min(values):.2f} to {max(values):.2f}; above {CLEAR} in {high} of {plural(len(known), 'models')}"
+    ]
     if unclear:
         lines.append(f"for {plural(unclear, 'models')} the interval holds 0.5: no better than chance, as far as seen")
     return tuple(lines)

@@ -1,5 +1,6 @@
 """The wiring of `mirage personas generate`: a file becomes a job of the engine, its answers a file of personas."""
 
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -12,7 +13,7 @@ from bench.manifest import Manifest, generation_manifest, modes_of
 from bench.modes import Key, Mode
 from bench.personafiles import personas_folder, write_personas
 from bench.run import Checked, Job, routes, user_catalog
-from bench.sweepfile import LoadedGeneration, batch_policy, caps
+from bench.sweepfile import GenerateFile, LoadedGeneration, SweepFile, batch_policy, caps, load_generation
 from engine.cell import Cell
 from engine.database import open_reader
 from engine.errors import UserError
@@ -42,6 +43,8 @@ from providers.catalog import Catalog
 LONGEST_NAME: Final = 48
 # A rejected draw leads to another one of the same stage.
 FEEDS: Final[Mapping[str, frozenset[str]]] = MappingProxyType({STAGE: frozenset({STAGE})})
+# What only a sweep file says; judges have no place in a generation either.
+ONLY_SWEEPS: Final = frozenset({*SweepFile.__struct_fields__} - {*GenerateFile.__struct_fields__} | {"judges"})
 _ANSWERS: Final = (
     "SELECT a.persona, a.sample, a.state, a.reason, a.reading FROM answers a JOIN sweeps s ON s.sweep_id = a.sweep_id"
     " WHERE s.sweep = ? AND a.stage = ? ORDER BY a.persona, a.sample"
@@ -79,6 +82,32 @@ def prepare_generation(
     caps(loaded)
     batch_policy(loaded)
     return prepared
+
+
+def load_own(path: Path) -> LoadedGeneration:
+    """Read a file for `mirage personas generate`; a file of another kind is called what it is.
+
+    Raises:
+        UserError: the file cannot be read, is of another kind, or does not say what a generation needs.
+    """
+    try:
+        named = tomllib.loads(path.read_text("utf-8")).keys()
+    except (OSError, ValueError, RecursionError):
+        named = {}.keys()  # what is wrong is said below
+    if "persona" in named:
+        raise UserError(
+            "this is a file of personas, not one that has a model write them",
+            where=str(path),
+            mend=f"`mirage personas validate {path}` checks it, `generated_personas` in a sweep file uses it",
+        )
+    if "generate" not in named and named & ONLY_SWEEPS:
+        raise UserError(
+            "this is a sweep file; a file that has a model write personas has a [generate] table instead of"
+            f" {', '.join(sorted(named & ONLY_SWEEPS))}",
+            where=str(path),
+            mend="`mirage run` runs sweeps; see sweeps/personas.toml for an example of the other kind",
+        )
+    return load_generation(path)
 
 
 def build_generation(loaded: LoadedGeneration, catalog: Catalog) -> Generation:
@@ -134,7 +163,8 @@ def question_composer(
 def generation_job(prepared: PreparedGeneration) -> Job:
     """Return a prepared generation as something to run; slots whose persona resembles another's are drawn again."""
     generation = prepared.generation
-    compose = question_composer(generation, prepared.catalog, modes_of(prepared.manifest))
+    expected = {STAGE: len(generation.slots)}
+    compose = _counting(question_composer(generation, prepared.catalog, modes_of(prepared.manifest)), expected)
 
     async def more(store: Store, sweep: Sweep) -> Sequence[Cell]:
         chosen = choose(generation, await read_answers(store.path, sweep.name))
@@ -148,9 +178,22 @@ def generation_job(prepared: PreparedGeneration) -> Job:
         store_path=prepared.store_path,
         reader=GeneratorReader(generation, compose),
         roots=lambda: (compose(question) for question in plan(generation)),
-        expected={STAGE: len(generation.slots)},
+        expected=expected,
         more=more,
     )
+
+
+def _counting(compose: Callable[[Question], Cell], expected: dict[str, int]) -> Callable[[Question], Cell]:
+    """Return `compose`, which also keeps count of the draws, of which every rejected one leads to another."""
+    known: set[bytes] = set()
+
+    def counted(question: Question) -> Cell:
+        cell = compose(question)
+        known.add(cell.coords)
+        expected[STAGE] = max(expected[STAGE], len(known))
+        return cell
+
+    return counted
 
 
 async def read_answers(path: Path, sweep: str) -> dict[str, list[Answer]]:

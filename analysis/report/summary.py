@@ -14,11 +14,12 @@ from analysis.estimates import Estimate
 from analysis.frames import Column, Kind, Table, Value
 from analysis.judged import ALL_MODELS, CORRECTED_OI, MEAN_OF_MODELS
 from analysis.leakage import Event
-from analysis.notes import FEW_PERSONAS, plural
+from analysis.notes import FEW_PERSONAS
 from analysis.ratios import divided
 from analysis.records import PENDING, TRUNCATED
 from analysis.report.drawing import as_estimate
 from analysis.show import cell_text, inert
+from analysis.words import plural
 
 FEW_MODELS: Final = 20
 FEW_FAMILIES: Final = 10

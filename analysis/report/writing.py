@@ -58,6 +58,8 @@ def write(store: Path, out: Path, settings: Settings, *, sweep: str = "", explor
     """
     if out.exists() and store.exists() and out.samefile(store):
         raise ExportError(f"{out}: is the store itself; choose another --out")
+    if out.is_dir():
+        raise ExportError(f"{out}: is a folder; give --out the name of an HTML file")
     contents = gather(store, settings, sweep=sweep, explore=explore)
     page = render(contents)
     try:

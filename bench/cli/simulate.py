@@ -16,7 +16,8 @@ KEY_ENV = "MIRAGE_SIMULATOR_KEY"
 def simulate(port: int, state: Path, config: Path | None, seed: int) -> int:
     """Start a simulator of the providers on this machine, print its addresses, and serve until Ctrl-C.
 
-    Without --config it charges what the catalogue says, answers at once and lets nothing go wrong. Its answers are
+    Without --config it charges what the catalogue says, answers at once, lets nothing go wrong, and answers a task that
+    is asked again anew, so that samples differ. Its answers are
     simulated: they say nothing about any model.
     """
     from bench.simulator.launch import start, stop
@@ -33,14 +34,14 @@ def simulate(port: int, state: Path, config: Path | None, seed: int) -> int:
 
 
 def _catalogue_prices(state: Path) -> Path:
-    """Write settings that charge the catalogue's prices, and return the file."""
+    """Write settings that charge the catalogue's prices and draw answers anew, and return the file."""
     from bench.run import user_catalog
     from bench.simulator.rehearsal import price_settings
     from bench.storeplace import make_folder
 
     path = state / "simulator.toml"
     make_folder(path)
-    path.write_text(price_settings(user_catalog(None).cards.values()), encoding="utf-8")
+    path.write_text(f"draws = true\n\n{price_settings(user_catalog(None).cards.values())}", encoding="utf-8")
     return path
 
 

@@ -1,11 +1,11 @@
-"""What the simulated models say to a prompt. Pure: the same model, words and seed give the same answer.
+"""What the simulated models say to a prompt. Pure: the same model, words, seed and draw give the same answer.
 
 A model under test answers from its own part of the population. Any model can be the judge: it looks the claims of the
 response up, and labels by hash what it does not know. Unknown model names speak as one of the twelve, chosen by hash.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b
 from typing import Final
 
@@ -98,18 +98,18 @@ class Speaker:
             self._subjects[model] = found
         return found
 
-    def say(self, model: str, system: str, user: str) -> Spoken:
-        """Return the answer of `model` to a prompt."""
-        return self._answer(model, recognise(system, user))
+    def say(self, model: str, system: str, user: str, draw: Callable[[], int] = int) -> Spoken:
+        """Return the answer of `model` to a prompt; `draw` tells how often a task was answered before."""
+        return self._answer(model, recognise(system, user), draw)
 
     def stage(self, system: str, user: str) -> str:
         """Return the stage of the benchmark that a prompt belongs to."""
         return STAGES[type(recognise(system, user))]
 
-    def _answer(self, model: str, ask: Ask) -> Spoken:
+    def _answer(self, model: str, ask: Ask, draw: Callable[[], int]) -> Spoken:
         match ask:
             case TaskAsk():
-                return self._task(self.subject(model), ask)
+                return self._task(self.subject(model), ask, draw())
             case JudgeAsk():
                 return self._judge(model, ask)
             case AuditAsk():
@@ -121,10 +121,9 @@ class Speaker:
             case OtherAsk():
                 return Spoken("other", f"{NOTED} ({_number(model + ask.text):016x}).")
 
-    def _task(self, subject: int, ask: TaskAsk) -> Spoken:
-        claims = self._population.task_claims(
-            subject, self._cast.slot(ask.facts), self._population.tasks.index(ask.task)
-        )
+    def _task(self, subject: int, ask: TaskAsk, draw: int) -> Spoken:
+        task = self._population.tasks.index(ask.task)
+        claims = self._population.task_claims(subject, self._cast.slot(ask.facts), task, draw)
         openings, closings = self._phrases.openings[ask.task], self._phrases.closings
         lines = [
             f"{position}. {self._phrases.claim(ask.task, number, position)}"

@@ -59,6 +59,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         latency: by provider, or `*`.
         batches: how fast simulated batches pass.
         prefix_cache: whether repeated system prompts are partly read from a cache.
+        draws: a task that is asked again is answered anew, so that samples differ; else always alike.
         reasoning_tokens: length of the reasoning of models that reason.
         disagreement: by judge model, the share of claims that it labels one step off.
         personas: file that replaces the imported personas; scripts: file of conversations.
@@ -75,6 +76,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     faults: FaultSettings = FaultSettings()
     batches: BatchSettings = BatchSettings()
     prefix_cache: bool = True
+    draws: bool = False
     reasoning_tokens: int = 24
     disagreement: dict[str, float] = {}
     personas: str = ""

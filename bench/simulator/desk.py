@@ -27,6 +27,7 @@ class Desk:
         self._cache = PrefixCache()
         self._prices: dict[str, Price] = {}
         self._batch_prices: dict[str, Price | None] = {}
+        self._drawn: dict[str, int] = {}
 
     def stage(self, call: Call) -> str:
         """Return the stage of the benchmark that a call belongs to."""
@@ -34,7 +35,7 @@ class Desk:
 
     def answer(self, call: Call, fault: Fault | None = None) -> Answer:
         """Return what is said to a call, within its allowance; some faults change what is said."""
-        spoken = self._speaker.say(call.model, call.system, call.user)
+        spoken = self._speaker.say(call.model, call.system, call.user, lambda: self._draw(call.hash))
         thinking = self._think(call)
         text, finish = _worded(spoken, call, fault)
         room = None if call.allowance is None else call.allowance - count(thinking)
@@ -87,6 +88,14 @@ class Desk:
     def gone(self, model: str) -> bool:
         """Whether a model does not exist any more."""
         return any(model.startswith(name) for name in self._config.gone)
+
+    def _draw(self, content: str) -> int:
+        """Return how often a content was answered before, in this process or by its bill; 0 where draws are off."""
+        if not self._config.draws:
+            return 0
+        draw = max(self._drawn.get(content, 0), self.bill.times(content))
+        self._drawn[content] = draw + 1
+        return draw
 
     def _think(self, call: Call) -> str:
         if not call.thinking:

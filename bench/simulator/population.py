@@ -27,6 +27,8 @@ LABEL_SPREAD: Final = 0.30
 AUDIT_LENGTH_SPREAD: Final = 0.15
 AUDIT_EFFECT: Final = 0.80
 MOST_CLAIMS: Final = 200
+# How far the answers of one draw stand from those of the one before; without a factor in common with a group's size.
+DRAW_STEP: Final = 7
 # Of the over-inferred and of the other claims of a self-audit, how many it calls STEREOTYPE and GROUNDED; our choice.
 AUDIT_STEREOTYPE: Final = 0.3
 AUDIT_GROUNDED: Final = 0.45
@@ -97,9 +99,9 @@ class Population:
         """
         return CLAIMS[self._labels[number]][self._accuracy[number]]
 
-    def task_claims(self, model: int, slot: int, task: int) -> range:
-        """Return the numbers of the claims in one task answer."""
-        return self._range(self._record(model, slot, task))
+    def task_claims(self, model: int, slot: int, task: int, draw: int = 0) -> range:
+        """Return the numbers of the claims in one task answer, the `draw`-th to its prompt."""
+        return self._range(self._record(model, drawn_slot(slot, draw), task))
 
     def probe_claims(self, model: int, slot: int) -> range:
         """Return the numbers of the claims in one probe answer."""
@@ -172,6 +174,15 @@ class Population:
 def known_answer() -> Counts:
     """Return the right answer that a whole sweep over the simulator must come to, to the last claim."""
     return load_counts()
+
+
+def drawn_slot(slot: int, draw: int) -> int:
+    """Return whose answer of the same group is said as the `draw`-th one to a persona; the first is its own.
+
+    So every draw over all personas of a group has the group's sums. After fifty draws they begin anew.
+    """
+    group, place = divmod(slot, GROUP_SIZE)
+    return group * GROUP_SIZE + (place + DRAW_STEP * draw) % GROUP_SIZE
 
 
 def _cell_records(cell: Labels, effects: Sequence[float], rng: Random) -> list[Labels]:

@@ -61,19 +61,24 @@ def run_analysis(
     folder: Path | None = None,
     told: Callable[[str], None] = lambda _: None,
 ) -> Report:
-    """Write a store of about so many claims, measure both ways; `plain_resamples` 0 leaves the plain way out.
+    """Write a store of about so many claims and measure both ways; it holds whole sweeps of the paper's size.
 
-    It is left out, too, where there is no pandas, which only development installs.
+    `plain_resamples` 0 leaves the plain way out. It is left out, too, where there is no pandas, which only development
+    installs.
     """
     before = load()
     if plain_resamples and find_spec("pandas") is None:
-        told("the plain way is left out: pandas, which only development installs, is not here")
+        told("the plain way is left out: it needs pandas, which `make setup-dev` installs")
         plain_resamples = 0
     place = Path(tempfile.mkdtemp(prefix="mirage-bench-", dir=folder))
     try:
         store = place / "store.sqlite"
         told("writing a store")
         written = write_store(store, samples=max(round(claims / PAPER_CLAIMS), 1))
+        if written != claims:
+            told(
+                f"{claims:,} claims were asked for; a store holds whole sweeps of {PAPER_CLAIMS:,}: it has {written:,}"
+            )
         size = store.stat().st_size / 1e6
         with _one_thread():
             told("all tables")

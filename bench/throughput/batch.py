@@ -29,7 +29,7 @@ from engine.store import Store
 
 PROVIDER: Final = "anthropic"
 LEAST_BUILT_PER_S: Final = 20_000.0
-LEAST_SETTLED_PER_S: Final = 10_000.0
+LEAST_SETTLED_PER_S: Final = 20_000.0
 MOST_STALL_MS: Final = 50.0
 # Memory counts as flat when ten times the requests take less than this much more.
 MOST_GROWTH_MB: Final = 40.0

@@ -47,7 +47,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         at: Unix seconds.
         base_url: the account's address; figures of another address are of another service.
         simulated: what answered was a program, not a model.
-        calls, completed, failed: asked, answered, and failed for good or left out.
+        calls, completed, failed, left_out: wanted, answered, failed for good, and never sent, as under a cap.
         attempts, retries: calls on the wire, and those of them that repeated a request.
         throttled_share: attempts that got a 429 or the like.
         errors: attempts that went wrong, by class.
@@ -73,6 +73,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     calls: int
     completed: int
     failed: int
+    left_out: int = 0
     attempts: int
     retries: int
     throttled_share: float

@@ -144,7 +144,15 @@ def measurement_of_batches(plan: Plan, subject: Subject, phase: Phase, turnaroun
     answered = sum(call.answered for call in batched)
     speed = answered / turnaround if turnaround and answered else None
     found = _measurement(plan, subject, Mode.BATCH, [batched], batched, speed)
-    return msgspec.structs.replace(found, turnaround=turnaround, cut=phase.cut, cost_nano=phase.cost_nano)
+    left_out = plan.calls - _asked([phase.calls])
+    return msgspec.structs.replace(
+        found,
+        turnaround=turnaround,
+        cut=phase.cut,
+        cost_nano=phase.cost_nano,
+        failed=plan.calls - left_out - found.completed,
+        left_out=left_out,
+    )
 
 
 def _measurement(
@@ -166,9 +174,10 @@ def _measurement(
         simulated=subject.simulated,
         calls=plan.calls,
         completed=completed,
-        failed=plan.calls - completed,
+        failed=_asked(runs) - completed,
+        left_out=plan.calls - _asked(runs),
         attempts=len(calls),
-        retries=len(calls) - sum(len({call.request for call in run}) for run in runs),
+        retries=len(calls) - _asked(runs),
         throttled_share=_throttled_share(calls),
         errors=dict(Counter(call.error for call in calls if call.error)),
         calls_per_s=None if speed is None else round(speed, 4),
@@ -179,6 +188,11 @@ def _measurement(
         cost_nano=cost,
         cost_nano_per_1000=round(1000 * cost / completed) if completed else None,
     )
+
+
+def _asked(runs: Sequence[Sequence[Call]]) -> int:
+    """Return how many requests were sent at all; every run numbers its own."""
+    return sum(len({call.request for call in run}) for run in runs)
 
 
 def _throttled_share(calls: Sequence[Call]) -> float:

@@ -25,6 +25,7 @@ from analysis.estimates import Estimate
 from analysis.frames import Table, Value
 from analysis.validation import make_validation_report
 from instruments.annotation.store import LabelRow, Sample, open_annotations, write_labels
+from instruments.annotation.testing import make_store
 
 DATA = Path(__file__).parents[1] / "data" / "paper.json"
 PAPER: Mapping[str, Any] = json.loads(DATA.read_text(encoding="utf-8"))
@@ -277,3 +278,14 @@ def test_what_is_no_store_is_one_line(tmp_path: Path, content: bytes | None) -> 
         path.write_bytes(content)
     with pytest.raises(ValidationError, match=r"x\.sqlite"):
         read_validation(path)
+
+
+def test_a_store_without_a_sample_is_not_said_to_offer_a_choice(tmp_path: Path) -> None:
+    """It has the views of samples and none in them, whatever was asked for."""
+    path = make_store(tmp_path / "store.sqlite", models=1, personas=2)
+    with closing(open_annotations(path)):
+        pass
+    for name in ("", "other"):
+        with pytest.raises(ValidationError, match="holds no sample to label; draw one with") as caught:
+            read_validation(path, name)
+        assert "choose" not in str(caught.value)

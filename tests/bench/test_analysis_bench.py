@@ -100,7 +100,7 @@ def test_a_store_of_another_size_than_was_asked_for_is_said_to_be_one(
 ) -> None:
     """Stores hold whole sweeps of the paper's size."""
     said: list[str] = []
-    monkeypatch.setattr("bench.throughput.analysis.write_store", lambda path, samples: _touched(path, samples))
+    monkeypatch.setattr("bench.throughput.analysis.write_store", _touched)
     monkeypatch.setattr("bench.throughput.analysis._measured", lambda _order: FOUND)
     report = run_analysis(claims=claims, plain_resamples=0, folder=tmp_path, told=said.append)
     line = f"{claims:,} claims were asked for; a store holds whole sweeps of 143,616: it has {report.claims:,}"

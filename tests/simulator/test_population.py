@@ -7,8 +7,8 @@ import pytest
 
 from bench.simulator.calibration import derive, record_spearman
 from bench.simulator.paths import regression, removal_rate
-from bench.simulator.population import Accuracy, Label, Population, known_answer
-from bench.simulator.tables import Counts, Labels, Paper, load_paper, total
+from bench.simulator.population import Accuracy, Label, Population, drawn_slot, known_answer
+from bench.simulator.tables import GROUP_SIZE, Counts, Labels, Paper, load_paper, total
 
 CLAIMS = 143_616
 
@@ -177,3 +177,22 @@ def test_every_claim_belongs_to_the_record_that_says_it(population: Population) 
     for key in ((0, 0, 0), (3, 10, 2), (11, 149, 5)):
         assert {population.record_of(number) for number in population.task_claims(*key)} == {key}
     assert population.record_of(population.probe_claims(0, 0).start) is None
+
+
+@pytest.mark.parametrize("draw", [0, 1, 2, 49])
+def test_every_draw_of_all_personas_has_the_published_sums(draw: int, population: Population, counts: Counts) -> None:
+    """By model and group, so that a sweep of several samples has the right answer as often."""
+    for place, model in enumerate(population.models):
+        for number, group in enumerate(population.groups):
+            slots = range(number * GROUP_SIZE, (number + 1) * GROUP_SIZE)
+            claims = sum(len(population.task_claims(place, s, t, draw)) for s in slots for t in range(6))
+            assert claims == counts.labels(model=model, group=group).claims
+
+
+def test_draws_of_a_persona_differ_and_the_first_is_its_own() -> None:
+    """Fifty of them, all within its group."""
+    for slot in (0, 49, 50, 149):
+        drawn = [drawn_slot(slot, draw) for draw in range(GROUP_SIZE)]
+        assert drawn[0] == slot
+        assert len(set(drawn)) == GROUP_SIZE
+        assert {each // GROUP_SIZE for each in drawn} == {slot // GROUP_SIZE}

@@ -14,6 +14,9 @@ from bench.simulator.launch import Running, running, start
 from engine.errors import UserError
 from engine.money import Price, cost_nano, nano_from_usd
 from engine.request import Usage
+from instruments.personas import load_personas
+from instruments.prompts import in_sentence, load_prompts
+from instruments.tasks import load_tasks
 
 Break = Callable[..., None]
 KEY = {"authorization": "Bearer good"}
@@ -260,3 +263,28 @@ def test_the_example_settings_can_be_used() -> None:
     """Every table that the example shows means something."""
     config = load_config(Path(str(files("bench.simulator") / "example.toml")))
     assert (len(config.limits), len(config.faults.rules), len(config.faults.random)) == (3, 1, 3)
+
+
+def task_answers(simulator: Running, times: int) -> list[str]:
+    """Return what a task is answered to the same words, time after time."""
+    persona, task = load_personas()[0], load_tasks()["apartment"]
+    system = load_prompts().fill("task_system", revealed_facts=in_sentence(persona.facts))
+    turns = [{"role": "system", "content": system}, {"role": "user", "content": task.prompt}]
+    replies = [ask(simulator, "", messages=turns).json() for _ in range(times)]
+    return [reply["choices"][0]["message"]["content"] for reply in replies]
+
+
+def test_with_draws_a_task_asked_again_is_answered_anew_also_after_a_restart(
+    tmp_path: Path, simulator: Running
+) -> None:
+    """The first draw is the answer that there is without them; the bill remembers the number of the next."""
+    settings = tmp_path / "settings.toml"
+    settings.write_text("draws = true\n")
+    with running(tmp_path / "state", config=settings) as found:
+        first, second = task_answers(found, 2)
+        again = [ask(found, "not a task").json()["choices"][0]["message"]["content"] for _ in range(2)]
+    with running(tmp_path / "state", config=settings) as found:
+        (third,) = task_answers(found, 1)
+    assert task_answers(simulator, 2) == [first, first]
+    assert len({first, second, third}) == 3
+    assert again[0] == again[1]
