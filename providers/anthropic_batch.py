@@ -126,6 +126,8 @@ class AnthropicBatches:
     def __init__(self, link: BatchLink, *, dialects: Mapping[str, Dialect]) -> None:
         self._link, self._dialects = link, dict(dialects)
         self._row_dialect = row_dialect(dialects)
+        # By batch, the id of its first result: rows do not change, and every look at the list would read them again.
+        self._first_ids: dict[str, str] = {}
         self._writer = LineWriter(self._frame, LIMITS)
 
     @property
@@ -220,12 +222,14 @@ class AnthropicBatches:
         """Return the batch as ours, as a candidate, or None when its first row is another's."""
         if batch.state is not BatchState.ENDED or not batch.results:
             return batch
-        try:
-            line = await self._link.first_line(f"{_place(batch.id)}/results")
-            row = read_reply(_row, line, {})
-        except ProviderError:
-            return batch  # not to be read yet: neither ours nor another's
-        ours = marker.line_index(row.custom_id) is not None
+        first = self._first_ids.get(batch.id)
+        if first is None:
+            try:
+                line = await self._link.first_line(f"{_place(batch.id)}/results")
+                first = self._first_ids[batch.id] = read_reply(_row, line, {}).custom_id
+            except ProviderError:
+                return batch  # not to be read yet: neither ours nor another's
+        ours = marker.line_index(first) is not None
         return msgspec.structs.replace(batch, marker=marker.token) if ours else None
 
     def _read(self, reply: HttpReply) -> RemoteBatch:

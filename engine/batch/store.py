@@ -43,6 +43,11 @@ class BatchStore:
         """Return every batch of the sweep that is not over, oldest first."""
         return [_batch(tuple(row)) for row in await self.store.fetch("live_batches", {"sweep_id": self._sweep_id})]
 
+    async def remote_ids(self, provider: str) -> frozenset[str]:
+        """Return the provider's names of every batch that the store knows, of all sweeps, those that are over too."""
+        rows = await self.store.fetch("remote_ids", {"provider": provider})
+        return frozenset(row[0] for row in rows)
+
     async def one(self, batch_id: int) -> Batch | None:
         """Return a batch as the store knows it now, None when it is over."""
         return next((batch for batch in await self.live() if batch.id == batch_id), None)

@@ -230,7 +230,7 @@ class Submission:
             return None
         if not all(remote.id for remote in found):
             return None
-        others = {each.remote_id for each in await self._store.live()}
+        others = await self._store.remote_ids(batch.provider)
         return [remote for remote in found if remote.id not in others]
 
     async def _adopt(self, proved: list[RemoteBatch]) -> None:

@@ -217,6 +217,9 @@ WHERE id = :batch_id AND stage = :before RETURNING id;
 -- note_batch --
 UPDATE batch SET remote = :remote, cancelled = max(cancelled, :cancelled) WHERE id = :batch_id;
 
+-- remote_ids --
+SELECT remote_id FROM batch WHERE provider = :provider AND remote_id <> '';
+
 -- live_batches --
 SELECT id, lane, provider, model, stage, marker, count, bytes, tokens, file_id, remote_id, remote, cancelled,
     coalesce(created_ms, 0), coalesce(ended_ms, 0)

@@ -10,7 +10,7 @@ import pytest
 from engine.batch.provider import BatchState, Marker, RemoteBatch
 from engine.batch.stage import Step
 from engine.batch.store import BatchStore
-from engine.batch.testing import LIMITS, BatchFaults, ScriptedBatches
+from engine.batch.testing import LIMITS, QUICK, BatchFaults, ScriptedBatches
 from engine.cell import Cell
 from engine.clock import SystemClock
 from engine.errors import ErrorClass, ProviderError, StoreError
@@ -83,6 +83,29 @@ async def test_a_batch_that_cannot_be_told_from_anothers_does_not_hold_the_run_f
     assert await rig.query("SELECT stage FROM batch") == [("in_doubt",)]
     assert provider.created == []
     assert any("theirs" in text and "attach" in text for text in rig.told("provider_stopped"))
+
+
+class Unproved(ScriptedBatches):
+    """Can read no batch's rows while it looks for one: whatever has as many requests may be the one looked for."""
+
+    async def find(self, marker: Marker, since: float, count: int) -> list[RemoteBatch]:
+        """Return all of them, unproved."""
+        found = [self._remote(each) for each in self._made.values() if len(each.job.lines) == count]
+        proved = await super().find(marker, since, count)
+        return found or proved
+
+
+async def test_what_the_store_knows_of_is_no_candidate_for_a_batch_in_doubt(rig: Rig) -> None:
+    """Of a long sweep there are hundreds of the same size, and not all of their rows can be read at every look."""
+    provider = rig.by_batch(
+        BatchFaults(), BatchFaults(create_lost_before=True), has_marker=False, kind=Unproved,
+        policy=msgspec.structs.replace(QUICK, grace=0.05),
+    )  # fmt: skip
+    assert await within(rig, batched(range(5))) is Outcome.COMPLETE
+    assert await within(rig, batched(range(10))) is Outcome.COMPLETE
+    assert paid_once(rig, provider, 10)
+    stages = await rig.query("SELECT stage FROM batch ORDER BY id")
+    assert stages[:2] == [("closed",), ("dropped",)]
 
 
 class Doubled(ScriptedBatches):
