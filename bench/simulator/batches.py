@@ -180,7 +180,8 @@ class Batches:
             return Stage.FAILED
         if age < min(self._worked(job), job.window):
             return Stage.RUNNING
-        if job.quirks.stuck or age < self._end(job):
+        stuck = job.quirks.stuck and (settings.stuck_for_ever or age < job.window)
+        if stuck or age < self._end(job):
             return Stage.FINALIZING
         return Stage.EXPIRED if self._worked(job) > job.window else Stage.COMPLETED
 

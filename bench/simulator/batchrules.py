@@ -46,6 +46,7 @@ class BatchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         finalizing: between the last request and the end.
         cancelling: between the order to cancel and the end.
         window: after which a batch expires; 0 leaves every provider its own.
+        stuck_for_ever: a batch that is stuck stays so past its window, until it is cancelled.
         chances: of what goes wrong by itself.
         enqueued_tokens: most prompt tokens in all live batches of a model, by `provider/model`, by provider, or `*`.
     """
@@ -56,6 +57,7 @@ class BatchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     finalizing: float = 5.0
     cancelling: float = 5.0
     window: float = 0.0
+    stuck_for_ever: bool = True
     chances: Chances = Chances()
     enqueued_tokens: dict[str, int] = {}
 

@@ -136,6 +136,16 @@ def test_a_job_that_is_stuck_never_ends_by_itself(bill: Bill, speaker: Speaker) 
     assert batches.stage(found) is Stage.FINALIZING
 
 
+def test_a_job_that_is_stuck_ends_with_its_window_where_that_is_asked_for(bill: Bill, speaker: Speaker) -> None:
+    """As a provider promises that lets every batch expire."""
+    batches = office(bill, speaker, msgspec.structs.replace(STILL, stuck_for_ever=False))
+    found = job(batches, stuck=True)
+    batches.advance(found.window - 1)
+    assert batches.stage(found) is Stage.FINALIZING
+    batches.advance(2)
+    assert batches.stage(found) is Stage.COMPLETED
+
+
 def test_a_fault_hits_a_line_and_not_its_job(bill: Bill, speaker: Speaker) -> None:
     """Refused lines are not charged."""
     batches = office(bill, speaker, STILL, Rule(fault=Fault.SERVER_ERROR, contains="q 2"))
