@@ -280,7 +280,7 @@ def _settings() -> str:
     cards = cards_at(dict.fromkeys(MODELS, "http://127.0.0.1:1"))
     faults = "\n".join(f"{name} = {chance}" for name, chance in FAULTS.items())
     chances = "\n".join(f"{name} = {chance}" for name, chance in CHANCES.items())
-    # Without markers only its rows tell whose a batch in doubt is: one that never had any would block its lane for ever.
+    # Without markers only rows tell whose a batch in doubt is: one that never had any would block its lane for ever.
     batches = f"[batches]\nwindow = {WINDOW}\nstuck_for_ever = false\n[batches.chances]\n{chances}\n"
     return f"{price_settings(cards.values())}\n[faults.random]\n{faults}\n{batches}"
 
