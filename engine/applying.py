@@ -94,7 +94,7 @@ class Applier:
     def _settle(self, connection: sqlite3.Connection, group: Sequence[Settle]) -> None:
         if self._complete(connection, [each.completion for each in group]) < len(group):
             # Another attempt has answered before: this one is paid for too, and not read.
-            connection.executemany(self._sql["settle_attempt"], [each.paid._asdict() for each in group])
+            connection.executemany(self._sql["settle_attempt"], [each.completion.paid._asdict() for each in group])
             group = [each for each in group if self._answers(connection, each)]
         self._read(connection, group)
         if apart := [each.completion.request_id for each in group if each.leaves_unread]:

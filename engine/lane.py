@@ -94,7 +94,7 @@ class Lane:
         self.stopped = ""
         self.sent = 0
         self.throttled = 0
-        self.ahead = 0
+        self.prepared = 0
         self.withheld: dict[tuple[Scope, ...], deque[Ticket]] = {}
         self._buckets = Buckets(limits, now)
         self._concurrency = Concurrency(limits)
@@ -143,7 +143,7 @@ class Lane:
 
     def room_ahead(self) -> bool:
         """Say whether an attempt may be made durable before there is room for its call."""
-        return not self.stopped and self.ahead < self._ahead.most(self._concurrency.limit)
+        return not self.stopped and self.prepared < self._ahead.most(self._concurrency.limit)
 
     def next_later(self) -> float | None:
         """Return when the next postponed request comes back into line."""
@@ -176,7 +176,7 @@ class Lane:
     def prepare(self, ticket: Ticket) -> None:
         """Count a request whose attempt is made durable although there is no room for its call yet."""
         ticket.ahead = True
-        self.ahead += 1
+        self.prepared += 1
 
     def committed(self, ticket: Ticket, seconds: float) -> None:
         """Note that an attempt is on disk, and how long that took; one that is ahead waits for room from now on."""
@@ -253,7 +253,7 @@ class Lane:
 
     def idle(self) -> bool:
         """Say whether the lane neither holds nor awaits anything that could still go."""
-        return not self._queue and not self._later and self.in_flight == 0 and not self.ahead
+        return not self._queue and not self._later and self.in_flight == 0 and not self.prepared
 
     def drain(self) -> list[Ticket]:
         """Take out every request that is not in flight."""
@@ -279,7 +279,7 @@ class Lane:
 
     def _count_out(self, ticket: Ticket) -> None:
         ticket.ahead = False
-        self.ahead -= 1
+        self.prepared -= 1
 
     def _room(self) -> int:
         return max(WINDOW, 2 * self._concurrency.limit)

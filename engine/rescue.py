@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from engine.rows import CompletionRow, PaidRow
+from engine.rows import CompletionRow
 from engine.writes import Fail, Settle
 
 PRIVATE: Final = 0o600
@@ -106,11 +106,10 @@ def operation(line: Line, request_id: int) -> Settle | Fail:
     for name in line.frames:
         completion[name] = b64decode(str(completion[name]), validate=True)
     try:
-        paid = PaidRow._make(attempt[name] for name in PaidRow._fields)
         answer = CompletionRow._make(completion[name] for name in CompletionRow._fields)
     except KeyError as error:
         raise ValueError(f"a rescued result lacks {error}") from error
-    return Settle(key, paid, answer, leaves_unread=True)
+    return Settle(key, answer, leaves_unread=True)
 
 
 def _line(operation: Settle | Fail) -> Line:
@@ -120,7 +119,7 @@ def _line(operation: Settle | Fail) -> Line:
     completion = operation.completion._asdict()
     frames = tuple(name for name, value in completion.items() if isinstance(value, bytes))
     completion |= {name: b64encode(completion[name]).decode() for name in frames}
-    return Line(key=key, attempt=operation.paid._asdict(), completion=completion, frames=frames)
+    return Line(key=key, attempt=operation.completion.paid._asdict(), completion=completion, frames=frames)
 
 
 def _write_private(path: Path, text: bytes) -> None:

@@ -108,6 +108,12 @@ class CompletionRow(NamedTuple):
     settled_ms: int
     raw: bytes
 
+    @property
+    def paid(self) -> PaidRow:
+        """What its attempt cost."""
+        tokens = max(0, self.input_tokens + self.output_tokens)
+        return PaidRow(self.cost_nano, tokens, self.settled_ms, self.request_id, self.attempt)
+
 
 class ReadingRow(NamedTuple):
     """How a cell's answer was read."""

@@ -239,7 +239,7 @@ class Scheduler:
         return None
 
     def _idle(self, lane: Lane) -> bool:
-        if lane.in_flight or lane.ahead:
+        if lane.in_flight or lane.prepared:
             return False
         return bool(lane.stopped) or (lane.idle() and self._affordable(lane) is None)
 

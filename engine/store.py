@@ -25,7 +25,7 @@ from engine.lane import Leased, LeasedCell, Ticket
 from engine.ledger import Amount, Scope
 from engine.request import Completion, Finish, Usage
 from engine.rescue import Rescued
-from engine.rows import AttemptRow, PaidRow, completion_row, failure_rows
+from engine.rows import AttemptRow, completion_row, failure_rows
 from engine.state import State
 from engine.writer import RETRY_SECONDS, Operation, Writer
 from engine.writes import Fail, Lease, Plan, Planned, ReadCell, Send, Settle, Statement, Statements, Values
@@ -292,8 +292,7 @@ class Store:
         row = completion_row(
             self._codec, leased.id, number, completion, cost_nano=paid.nano, latency_ms=latency_ms, now_ms=now_ms
         )
-        cost = PaidRow(paid.nano, paid.tokens, now_ms, leased.id, number)
-        operation = Settle(leased.key, cost, row, leaves_unread=len(reads) < len(leased.cells))
+        operation = Settle(leased.key, row, leaves_unread=len(reads) < len(leased.cells))
         for cell_id, read in reads:
             operation.rows.add(self._codec, sweep_id, cell_id, read)
         await self._writer.put(operation)

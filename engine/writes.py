@@ -10,7 +10,6 @@ from engine.rows import (
     AttemptRow,
     CompletionRow,
     EnlistRow,
-    PaidRow,
     Planting,
     ReadRows,
     Scalar,
@@ -79,15 +78,14 @@ class Reads(Operation):
 class Settle(Reads):
     """Store a paid completion, its readings and what follows from them, in one transaction."""
 
-    __slots__ = ("completion", "key", "leaves_unread", "paid")
+    __slots__ = ("completion", "key", "leaves_unread")
 
     def __init__(
-        self, key: bytes, paid: PaidRow, completion: CompletionRow, rows: ReadRows | None = None, *, leaves_unread: bool
+        self, key: bytes, completion: CompletionRow, rows: ReadRows | None = None, *, leaves_unread: bool
     ) -> None:
         """`key` names the request wherever the store is copied to; `leaves_unread` cells are read later."""
         super().__init__(rows, kept=True)
         self.key = key
-        self.paid = paid
         self.completion = completion
         self.leaves_unread = leaves_unread
 

@@ -27,7 +27,7 @@ from engine.progress import Progress
 from engine.readings import Readings
 from engine.request import Completion, Usage
 from engine.retry import Chance, GiveUp, RetryAt, RetryPolicy, StopProvider, Tries, decide
-from engine.rows import CompletionRow, PaidRow, ReadRows, Scalar, completion_row, failure_rows
+from engine.rows import CompletionRow, ReadRows, Scalar, completion_row, failure_rows
 from engine.state import State
 from engine.telling import Telling
 from engine.writes import Fail, Settle, SettleMany
@@ -275,9 +275,7 @@ def _verdict(line: OpenLine, outcome: ProviderError | Unpaid, policy: RetryPolic
 
 
 def _settle(answer: _Answer, rows: ReadRows) -> Settle:
-    line, settled_ms = answer.line, answer.completion.settled_ms
-    cost = PaidRow(answer.paid.nano, answer.paid.tokens, settled_ms, line.request_id, line.number)
-    return Settle(line.key, cost, answer.completion, rows, leaves_unread=False)
+    return Settle(answer.line.key, answer.completion, rows, leaves_unread=False)
 
 
 class _Chunk(NamedTuple):

@@ -115,9 +115,9 @@ def desk() -> Desk:
 
 def test_a_full_lane_has_attempts_written_that_wait_for_room(desk: Desk) -> None:
     """They are reserved for and not on the wire."""
-    before = desk.lane.ahead
+    before = desk.lane.prepared
     tickets = desk.schedule()
-    assert before + len(tickets) == desk.lane.ahead == LIMIT // 4
+    assert before + len(tickets) == desk.lane.prepared == LIMIT // 4
     desk.write(tickets)
     assert (len(desk.wire), desk.lane.in_flight) == (LIMIT, LIMIT)
     reserved = desk.scheduler.ledger.accounts()[SWEEP].reserved_tokens
@@ -148,14 +148,14 @@ def test_a_rate_limit_holds_for_what_is_written_ahead() -> None:
     desk.run_in()
     desk.offer(20)
     desk.write(desk.schedule())
-    waiting = desk.lane.ahead
+    waiting = desk.lane.prepared
     assert waiting
     lowered = desk.lane._buckets
     lowered.lower_to("requests", 0, desk.now)
     lowered.lower_to("requests", -2, desk.now)
     left = len(desk.wire)
     desk.answer()
-    assert (len(desk.wire), desk.lane.ahead) == (left - 1, waiting)
+    assert (len(desk.wire), desk.lane.prepared) == (left - 1, waiting)
     wake = desk.scheduler.schedule(desk.now).wake_at
     assert wake is not None
     assert desk.now < wake < desk.now + 10 * 60 / (PACE * 30_000) + 1
@@ -193,7 +193,7 @@ def most_ahead(rig: Any) -> list[int]:
 
     def watch(runner: Runner) -> None:
         lane = runner._scheduler.lanes["scripted/m-1"]
-        seen[0] = max(seen[0], lane.ahead)
+        seen[0] = max(seen[0], lane.prepared)
         asyncio.get_running_loop().call_later(0.001, watch, runner)
 
     rig.started = watch
@@ -215,7 +215,7 @@ async def test_what_waits_for_room_when_a_run_is_stopped_costs_nothing(rig: Any)
     provider = fast(rig)
 
     def watch(runner: Runner) -> None:
-        if runner._scheduler.lanes["scripted/m-1"].ahead and len(provider.seen) > 1_000:
+        if runner._scheduler.lanes["scripted/m-1"].prepared and len(provider.seen) > 1_000:
             runner.drain()
         else:
             asyncio.get_running_loop().call_later(0.0, watch, runner)

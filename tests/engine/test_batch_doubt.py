@@ -11,12 +11,12 @@ from engine.batch.provider import BatchState, Marker, RemoteBatch
 from engine.batch.stage import Step
 from engine.batch.store import BatchStore
 from engine.batch.testing import LIMITS, QUICK, BatchFaults, ScriptedBatches
-from engine.cell import Cell
 from engine.clock import SystemClock
 from engine.errors import ErrorClass, ProviderError, StoreError
 from engine.events import Outcome
 from engine.store import Store
 from engine.testing import batched
+from tests.engine.in_batches import hurry, paid_once, within
 
 Rig = Any
 LANE = "scripted/m-1 (batch)"
@@ -24,24 +24,8 @@ QUOTA = ProviderError(ErrorClass.QUOTA, "no money", status=402)
 
 
 @pytest.fixture(autouse=True)
-def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here waits for seconds."""
-    monkeypatch.setattr("engine.batch.submission.FIRST_PAUSE", 0.01)
-    monkeypatch.setattr("engine.batch.conductor.DOWNLOAD_PAUSE", 0.01)
-    monkeypatch.setattr("engine.batch.harvesting.LONGEST_PAUSE", 0.05)
-
-
-def paid_once(rig: Rig, provider: ScriptedBatches, calls: int) -> bool:
-    """Whether every request was charged once, by batch or by call."""
-    by_batch = all(times == 1 for times in provider.bill.values())
-    return by_batch and len(provider.bill) + len(rig.calls) == calls and len(set(rig.calls)) == len(rig.calls)
-
-
-async def within(rig: Rig, cells: list[Cell], seconds: float = 20.0) -> Outcome:
-    """Run, and fail if it does not end."""
-    async with asyncio.timeout(seconds):
-        outcome: Outcome = await rig.run(cells)
-    return outcome
+def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
 
 
 class OffsetClock(SystemClock):

@@ -13,12 +13,12 @@ import pytest
 from engine.batch.provider import QUEUE_FULL, LineError, Marker, RemoteBatch, Shard
 from engine.batch.store import BatchStore
 from engine.batch.testing import LIMITS, BatchFaults, ScriptedBatches
-from engine.cell import Cell
 from engine.errors import ErrorClass, ProviderError, StoreError, UserError
 from engine.events import Outcome
 from engine.ledger import Cap, Scope
 from engine.store import Store
 from engine.testing import batched, make_cell
+from tests.engine.in_batches import hurry, paid_once, within
 
 Rig = Any
 PAID = 7_000
@@ -26,30 +26,14 @@ QUOTA = ProviderError(ErrorClass.QUOTA, "no money", status=402)
 
 
 @pytest.fixture(autouse=True)
-def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here waits for seconds."""
-    monkeypatch.setattr("engine.batch.submission.FIRST_PAUSE", 0.01)
-    monkeypatch.setattr("engine.batch.conductor.DOWNLOAD_PAUSE", 0.01)
-    monkeypatch.setattr("engine.batch.harvesting.LONGEST_PAUSE", 0.05)
+def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
 
 
 def folder(rig: Rig) -> Path:
     """Where the files of the rig's batches lie."""
     path: Path = rig.path.with_suffix(".batches")
     return path
-
-
-def paid_once(rig: Rig, provider: ScriptedBatches, calls: int) -> bool:
-    """Whether every request was charged once, by batch or by call."""
-    by_batch = all(times == 1 for times in provider.bill.values())
-    return by_batch and len(provider.bill) + len(rig.calls) == calls and len(set(rig.calls)) == len(rig.calls)
-
-
-async def within(rig: Rig, cells: list[Cell], seconds: float = 20.0) -> Outcome:
-    """Run, and fail if it does not end."""
-    async with asyncio.timeout(seconds):
-        outcome: Outcome = await rig.run(cells)
-    return outcome
 
 
 def until(runner: Any, condition: Callable[[], bool]) -> None:

@@ -1,6 +1,5 @@
 """Full queues, refusals, late and eternal batches."""
 
-import asyncio
 import time
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,11 @@ from engine.batch.provider import QUEUE_FULL, LineError, RemoteBatch
 from engine.batch.records import Batch
 from engine.batch.store import BatchStore
 from engine.batch.testing import LIMITS, QUICK, BatchFaults, ScriptedBatches
-from engine.cell import Cell
 from engine.errors import ErrorClass, ProviderError
 from engine.events import Outcome
 from engine.request import input_token_estimate, prompt_bytes
 from engine.testing import batched, make_cell, make_request
+from tests.engine.in_batches import hurry, paid_once, within
 
 Rig = Any
 LANE = "scripted/m-1 (batch)"
@@ -25,30 +24,14 @@ QUOTA = ProviderError(ErrorClass.QUOTA, "no money", status=402)
 
 
 @pytest.fixture(autouse=True)
-def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here waits for seconds."""
-    monkeypatch.setattr("engine.batch.submission.FIRST_PAUSE", 0.01)
-    monkeypatch.setattr("engine.batch.conductor.DOWNLOAD_PAUSE", 0.01)
-    monkeypatch.setattr("engine.batch.harvesting.LONGEST_PAUSE", 0.05)
+def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
 
 
 def folder(rig: Rig) -> Path:
     """Where the files of the rig's batches lie."""
     path: Path = rig.path.with_suffix(".batches")
     return path
-
-
-def paid_once(rig: Rig, provider: ScriptedBatches, calls: int) -> bool:
-    """Whether every request was charged once, by batch or by call."""
-    by_batch = all(times == 1 for times in provider.bill.values())
-    return by_batch and len(provider.bill) + len(rig.calls) == calls and len(set(rig.calls)) == len(rig.calls)
-
-
-async def within(rig: Rig, cells: list[Cell], seconds: float = 20.0) -> Outcome:
-    """Run, and fail if it does not end."""
-    async with asyncio.timeout(seconds):
-        outcome: Outcome = await rig.run(cells)
-    return outcome
 
 
 async def test_a_queue_that_fails_batches_is_left_alone_for_a_while(rig: Rig) -> None:

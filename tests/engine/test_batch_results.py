@@ -1,6 +1,5 @@
 """What the rows of a batch say, whatever else goes wrong: nothing is given up or sent again before they were read."""
 
-import asyncio
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -10,10 +9,10 @@ import pytest
 from engine.batch.provider import BatchState, Marker, RemoteBatch, Row, Unpaid
 from engine.batch.settling import CHUNK
 from engine.batch.testing import QUICK, BatchFaults, ScriptedBatches
-from engine.cell import Cell
 from engine.errors import ErrorClass, ProviderError
 from engine.events import Outcome
 from engine.testing import batched
+from tests.engine.in_batches import hurry, paid_once, within
 
 Rig = Any
 PAID = 7_000
@@ -21,24 +20,8 @@ QUOTA = ProviderError(ErrorClass.QUOTA, "no money", status=402)
 
 
 @pytest.fixture(autouse=True)
-def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here waits for seconds."""
-    monkeypatch.setattr("engine.batch.submission.FIRST_PAUSE", 0.01)
-    monkeypatch.setattr("engine.batch.conductor.DOWNLOAD_PAUSE", 0.01)
-    monkeypatch.setattr("engine.batch.harvesting.LONGEST_PAUSE", 0.05)
-
-
-def paid_once(rig: Rig, provider: ScriptedBatches, calls: int) -> bool:
-    """Whether every request was charged once, by batch or by call."""
-    by_batch = all(times == 1 for times in provider.bill.values())
-    return by_batch and len(provider.bill) + len(rig.calls) == calls and len(set(rig.calls)) == len(rig.calls)
-
-
-async def within(rig: Rig, cells: list[Cell], seconds: float = 20.0) -> Outcome:
-    """Run, and fail if it does not end."""
-    async with asyncio.timeout(seconds):
-        outcome: Outcome = await rig.run(cells)
-    return outcome
+def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
 
 
 async def test_results_that_could_not_be_fetched_are_not_taken_for_results_without_rows(rig: Rig) -> None:

@@ -18,7 +18,7 @@ from engine.errors import StoreError
 from engine.events import Outcome
 from engine.ledger import Amount
 from engine.request import Request, request_key
-from engine.rows import PaidRow, completion_row
+from engine.rows import completion_row
 from engine.runner import Runner
 from engine.store import Store
 from engine.testing import ScriptedProvider, make_cell, make_cells, make_completion
@@ -190,7 +190,7 @@ async def test_a_store_on_a_disk_that_is_still_full_is_not_opened(small_disk: Pa
 async def settlement(key: bytes, attempt: int = 1, text: str = "saved") -> Settle:
     """An answer to the request of that key."""
     row = completion_row(Codec(), 7, attempt, make_completion(text), cost_nano=400, latency_ms=1, now_ms=2)
-    return Settle(key, PaidRow(400, 7, 2, 7, attempt), row, leaves_unread=False)
+    return Settle(key, row, leaves_unread=False)
 
 
 @pytest.mark.parametrize("text", ["short", "x" * 5_000, "a\ud800\0b"], ids=["short", "long", "hostile"])
@@ -202,7 +202,7 @@ async def test_a_settlement_comes_out_of_its_line_as_it_went_in(tmp_path: Path, 
     assert line is not None
     again = rescue.operation(line, 99)
     assert isinstance(again, Settle)
-    assert (again.key, again.paid) == (KEY, operation.paid._replace(request_id=99))
+    assert (again.key, again.completion.paid) == (KEY, operation.completion.paid._replace(request_id=99))
     assert again.completion == operation.completion._replace(request_id=99)
 
 
