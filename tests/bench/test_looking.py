@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
-from bench.cli import main
 from bench.cli.benchmarks import show_figures
 from bench.cli.providers import _compare, _show
 from bench.modes import Mode
@@ -45,20 +44,6 @@ def _quiet_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     for name in [name for name in os.environ if name.endswith("_API_KEY") or name.startswith("XDG_")]:
         monkeypatch.delenv(name)
-
-
-@pytest.fixture
-def mirage(capsys: pytest.CaptureFixture[str]) -> Mirage:
-    """Run a command; return exit code, output and errors."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main([str(each) for each in arguments])
-        shown = capsys.readouterr()
-        return int(ended.value.code or 0), shown.out, shown.err
-
-    return run
 
 
 async def _fill(*, simulated: bool) -> str:

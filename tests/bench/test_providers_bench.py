@@ -11,7 +11,6 @@ from xml.etree import ElementTree as ET
 import msgspec
 import pytest
 
-from bench.cli import main
 from bench.cli.providers import _ended, _notes
 from bench.modes import Mode
 from bench.run import user_catalog
@@ -81,20 +80,6 @@ def _quiet_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.endswith("_API_KEY") or name.startswith("XDG_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv(KEY_ENV, f"sk-{tmp_path.name}-0123456789")
-
-
-@pytest.fixture
-def mirage(capsys: pytest.CaptureFixture[str]) -> Mirage:
-    """Run a command; return exit code, output and errors."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main([str(each) for each in arguments])
-        shown = capsys.readouterr()
-        return int(ended.value.code or 0), shown.out, shown.err
-
-    return run
 
 
 def accounts(simulator: Running) -> Path:

@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import pytest
 
-from bench.cli import main
 from bench.generating import generation_job, prepare_generation
 from bench.loop import run_loop
 from bench.run import Result, prepare, run_job, run_sweep
@@ -64,20 +63,6 @@ def _quiet_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, simulator: Run
     monkeypatch.setenv(KEY_ENV, f"sk-{tmp_path.name}-0123456789")
     yield
     httpx.delete(f"{simulator.address}/_sim/batches")
-
-
-@pytest.fixture
-def mirage(capsys: pytest.CaptureFixture[str]) -> Mirage:
-    """Run a command; return exit code, output and errors."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main([str(each) for each in arguments])
-        shown = capsys.readouterr()
-        return int(ended.value.code or 0), shown.out, shown.err
-
-    return run
 
 
 def file_of(simulator: Running, name: str = "s", model: str = WITH_MARKER, grace: float = 60.0) -> Path:
