@@ -10,8 +10,8 @@ import msgspec
 
 from bench.filewords import suggestion
 from bench.modes import Key, Mode
-from bench.names import known_card
 from bench.sweepfile import LoadedFile, LoadedSweep, SweepFile
+from bench.usednames import known_card
 from engine.cell import Cell
 from engine.errors import UserError
 from engine.request import Decoding, Request

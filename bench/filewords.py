@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from bench.lines import line_of
+from bench.filelines import line_of
 from bench.plainwords import plain_words
 from engine.errors import UserError
 

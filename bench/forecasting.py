@@ -13,12 +13,12 @@ from bench.estimate import Done, Line, Pace, Seen, Shortfall, Tariff, forecast, 
 from bench.generating import generation_job, prepare_generation
 from bench.manifest import Manifest, check_unchanged, modes_of
 from bench.modes import choose_modes, lacks, sweep_steps
-from bench.names import check_tables
 from bench.run import Prepared, routes
 from bench.simulated import agreed, check_marks, marked
 from bench.storeplace import store_place
 from bench.sweepfile import LoadedGeneration, caps
 from bench.throughput.measurements import Measurement, kept, pace_of, results_file
+from bench.usednames import check_tables
 from engine.database import explained, load_queries, open_reader
 from engine.errors import UserError
 from engine.ledger import UNCAPPED, Amount, Scope

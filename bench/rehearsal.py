@@ -23,7 +23,6 @@ from bench.batching import FOLDER_SUFFIX
 from bench.cli.exits import Exit
 from bench.known import Comparison, compare
 from bench.loop import run_loop
-from bench.names import check_tables
 from bench.reconcile import Reconciled, reconcile
 from bench.rehearsed import KEY, KEY_ENV, Order, Tables, rehearsed
 from bench.run import Prepared, expected_cells, user_catalog
@@ -31,6 +30,7 @@ from bench.simulator.launch import PREFIXES, Running, running
 from bench.simulator.rehearsal import TAILS, accounts, price_settings
 from bench.simulator.tail import Tail
 from bench.sweepfile import BatchTable, LoadedSweep
+from bench.usednames import check_tables
 from engine.errors import UserError
 from engine.money import FREE, NANO, Price
 from engine.status import Status, read_status

@@ -23,10 +23,10 @@ from bench.manifest import (
     modes_of,
     plan_hash,
 )
-from bench.names import check_tables, check_used
 from bench.simulated import Marked, agreed, check_marks, marked
 from bench.storeplace import make_folder, store_place
 from bench.sweepfile import LimitTable, LoadedFile, LoadedSweep, batch_policy, caps, load_sweep
+from bench.usednames import check_tables, check_used
 from engine.batch.provider import BatchProvider
 from engine.cell import Cell, Reader
 from engine.clock import SystemClock

@@ -55,7 +55,7 @@ def doctor(sweep: Path | None, *, call: bool, yes: bool) -> int:
 def _named(loaded: "LoadedFile", catalog: "Catalog") -> list[str]:
     """Return the models of a run's file, once its names are checked."""
     from bench.localmodel import check_words
-    from bench.names import check_tables, check_used, known_card
+    from bench.usednames import check_tables, check_used, known_card
 
     aliases = dict.fromkeys((*loaded.sweep.models, *loaded.sweep.judges))
     check_used(loaded, {alias: known_card(catalog, alias, loaded) for alias in aliases})

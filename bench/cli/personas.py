@@ -59,9 +59,9 @@ def generate(sweep: Path, store: Path | None, *, plain: bool) -> int:
     """
     from bench.generating import collect, load_own, prepare_generation
     from bench.loop import run_loop
-    from bench.names import check_tables
     from bench.simulated import marked
     from bench.storeplace import store_place
+    from bench.usednames import check_tables
 
     loaded = load_own(sweep)
     prepared = run_loop(marked(prepare_generation(loaded, store=store_place(loaded, store))))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.lines import line_of
+from bench.filelines import line_of
 
 TEXT = """\
 name = "s"
