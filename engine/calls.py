@@ -1,8 +1,13 @@
-"""One call from its admission to its end on disk: attempt, exchange, settlement or failure. Never retries by itself."""
+"""One call from its admission to its end on disk: attempt, exchange, settlement or failure. Never retries by itself.
+
+Attempts, exchanges and settlements take turns of their own. When a call ends, the next one whose attempt is on disk
+leaves at once, in the same turn of the event loop and before the answer is read and stored: every turn between would be
+one behind whatever came meanwhile, so that calls would leave, and be answered, in ever larger clumps.
+"""
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Final
 
 from engine.clock import Clock
@@ -24,6 +29,8 @@ REFUSED_PAUSE: Final = 0.5
 # An adapter that fails on its own account so often without an answer in between is broken, not unlucky.
 DEFECTS_MOST: Final = 10
 
+Keep = Callable[[Coroutine[None, None, None]], object]
+
 
 class Calls:
     """Carries out admissions. Whatever an answer or a failure turns out to be, it reaches the store in one commit."""
@@ -31,21 +38,23 @@ class Calls:
     def __init__(
         self, *, store: Store, sweep_id: int, run_id: int, scheduler: Scheduler, providers: Mapping[str, Provider],
         prices: Mapping[str, Price], readings: Readings, clock: Clock, rng: Chance, progress: Progress, tell: Telling,
-        wake: Callable[[], None],
+        keep: Keep, wake: Callable[[], None],
     ) -> None:  # fmt: skip
-        """`wake` is called when a call has ended on the wire, which the disk may learn later than the next can go."""
+        """`keep` runs something as a task of the run.
+
+        `wake` is called when a call has ended on the wire, which the disk may learn later than the next can go.
+        """
         self.held: set[int] = set()
         self.draining = False
         self.on_wire: set[asyncio.Task[None]] = set()
         self._store, self._sweep_id, self._run_id = store, sweep_id, run_id
         self._scheduler, self._providers, self._prices = scheduler, providers, prices
         self._readings, self._clock, self._rng, self._progress = readings, clock, rng, progress
-        self._tell, self._wake = tell, wake
+        self._tell, self._keep, self._wake = tell, keep, wake
         self._defects: Counter[str] = Counter()
-        self._turns: dict[Ticket, asyncio.Future[None]] = {}
 
     async def carry_out(self, ticket: Ticket) -> None:
-        """Send an admitted request and store what came of it."""
+        """Make an admitted request's attempt durable; send it then, or leave it to `depart` where it is ahead."""
         if self.draining:
             self._postpone(ticket)
             return
@@ -60,40 +69,36 @@ class Calls:
             self.held.discard(ticket.leased.id)
             return
         ticket.advance(Event.SEND)
-        self._scheduler.committed(ticket, self._clock.now() - began)
-        if ticket.ahead and not self.draining:
-            await self._turn(ticket)
-        if ticket.ahead or self.draining:
+        if self.draining:
             await self._unsend(ticket)
             return
-        await self._exchange(ticket)
+        now = self._clock.now()
+        self._scheduler.committed(ticket, now - began)
+        if ticket.ahead:
+            self.depart(self._scheduler.departures(ticket, now))
+            self._wake()
+            return
+        await self._carry(ticket)
 
-    def let_go(self, tickets: Iterable[Ticket]) -> None:
-        """Let requests go on whose attempts are on disk: to the provider, or back, as their lane has decided."""
+    def depart(self, tickets: Iterable[Ticket]) -> None:
+        """Send requests whose attempts are on disk and which have been let go by their lane."""
         for ticket in tickets:
-            turn = self._turns.get(ticket)
-            if turn is not None and not turn.done():
-                turn.set_result(None)
+            self._keep(self._carry(ticket))
+
+    def take_back(self, tickets: Iterable[Ticket]) -> None:
+        """Undo attempts that are on disk and will not be sent in this run."""
+        for ticket in tickets:
+            self._keep(self._unsend(ticket))
 
     def drain(self) -> None:
         """Send nothing more, what is on disk for it included."""
         self.draining = True
-        self.let_go(list(self._turns))
+        self.take_back(self._scheduler.recall())
 
     def hang_up(self) -> None:
         """Cancel the calls on the wire; their attempts stay open on disk and count as possibly billed."""
         for task in self.on_wire:
             task.cancel()
-
-    async def _turn(self, ticket: Ticket) -> None:
-        """Wait until there is room for a call, or none will be made."""
-        turn = self._turns[ticket] = asyncio.get_running_loop().create_future()
-        self.let_go(self._scheduler.departures(ticket, self._clock.now()))
-        self._wake()
-        try:
-            await turn
-        finally:
-            del self._turns[ticket]
 
     def _postpone(self, ticket: Ticket) -> None:
         now = self._clock.now()
@@ -107,7 +112,14 @@ class Calls:
         await self._store.fail(ticket, error, state=State.PLANNED, keep=False, paid=ZERO, now_ms=self._clock.wall_ms())
         self.held.discard(ticket.leased.id)
 
-    async def _exchange(self, ticket: Ticket) -> None:
+    async def _carry(self, ticket: Ticket) -> None:
+        """Send a request, and one after the other those for which there is room when the last has been answered."""
+        following: Ticket | None = ticket
+        while following is not None:
+            following = await self._exchange(following)
+
+    async def _exchange(self, ticket: Ticket) -> Ticket | None:
+        """Send a request and see to what comes of it; return one that is to leave now in its place."""
         started = self._clock.now()
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - we are inside one
@@ -116,14 +128,23 @@ class Calls:
             outcome = await self._complete(ticket)
         except asyncio.CancelledError:
             if task.cancelling():
-                return
+                return None
             outcome = ProviderError(ErrorClass.TRANSIENT, "the call was cancelled by its adapter", maybe_billed=True)
         finally:
             self.on_wire.discard(task)
         if isinstance(outcome, ProviderError):
             await self._failed(ticket, outcome)
-        else:
-            await self._settled(ticket, outcome, round((self._clock.now() - started) * 1000))
+            return None
+        now = self._clock.now()
+        settling = self._settled(ticket, outcome, self._account(ticket, outcome, now), round((now - started) * 1000))
+        leaving = self._scheduler.departures(ticket, now)
+        self._wake()
+        if not leaving:
+            await settling
+            return None
+        self._keep(settling)
+        self.depart(leaving[1:])
+        return leaving[0]
 
     async def _complete(self, ticket: Ticket) -> Reply | ProviderError:
         name = ticket.leased.request.provider
@@ -141,15 +162,17 @@ class Calls:
         self._defects[name] = 0
         return reply
 
-    async def _settled(self, ticket: Ticket, reply: Reply, latency_ms: int) -> None:
-        completion, usage = reply.completion, reply.completion.usage
+    def _account(self, ticket: Ticket, reply: Reply, now: float) -> Amount:
+        """Tell limits and ledger of an answered call; return what it cost."""
+        usage = reply.completion.usage
         tokens = max(0, usage.input_tokens + usage.output_tokens)
         paid = Amount(cost_nano(self._prices[ticket.leased.alias], usage), tokens)
-        now = self._clock.now()
-        warnings = self._scheduler.settle(ticket, usage, paid, reply.hints, now)
-        self.let_go(self._scheduler.departures(ticket, now))
-        self._wake()
-        cells = ticket.leased.cells
+        self._tell.budget(self._scheduler.settle(ticket, usage, paid, reply.hints, now))
+        return paid
+
+    async def _settled(self, ticket: Ticket, reply: Reply, paid: Amount, latency_ms: int) -> None:
+        """Read an answer and store it with what follows from it."""
+        completion, cells = reply.completion, ticket.leased.cells
         reads = [self._readings.read(cell, completion) for cell in cells]
         now_ms = self._clock.wall_ms()
         for last in (False, True):
@@ -168,10 +191,9 @@ class Calls:
                 # The database or the codec would not take a reading: keep what was paid for, and say so.
                 reads = [self._readings.defective(cell, error) for cell in cells]
         self.held.discard(ticket.leased.id)
-        self._progress.settled(usage, paid.nano)
+        self._progress.settled(completion.usage, paid.nano)
         for cell, read in zip(cells, reads, strict=True):
             self._readings.count(cell, read)
-        self._tell.budget(warnings)
 
     async def _failed(self, ticket: Ticket, error: ProviderError) -> None:
         if error.code == WITHDRAWN:

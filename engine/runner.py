@@ -94,7 +94,7 @@ class Runner:
         self._calls = Calls(
             store=store, sweep_id=sweep.id, run_id=run_id, scheduler=scheduler, providers=providers, prices=prices,
             readings=self._readings, clock=clock, rng=rng, progress=progress, tell=self._tell,
-            wake=self._wake.set,
+            keep=self._keep, wake=self._wake.set,
         )  # fmt: skip
         self._conductor: Conductor | None = None
         if batching is not None:
@@ -212,8 +212,8 @@ class Runner:
             self._refill()
             schedule = self._scheduler.schedule(self._clock.now())
             wake_at = schedule.wake_at
-            self._calls.let_go(schedule.departs)
-            self._calls.let_go(schedule.recalled)
+            self._calls.depart(schedule.departs)
+            self._calls.take_back(schedule.recalled)
             for ticket in schedule.sends:
                 self._keep(self._calls.carry_out(ticket))
         if not self._finished():

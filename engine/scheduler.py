@@ -203,6 +203,10 @@ class Scheduler:
         """Return the number of calls on the wire over all lanes."""
         return sum(lane.in_flight for lane in self.lanes.values())
 
+    def recall(self) -> list[Ticket]:
+        """Take out every request with a durable attempt that waits for room; each is still to be taken back."""
+        return [ticket for lane in self.lanes.values() for ticket in lane.recall()]
+
     def drain(self) -> list[Ticket]:
         """Take out every request that is not in flight."""
         return [ticket for lane in self.lanes.values() for ticket in lane.drain()]

@@ -98,11 +98,10 @@ class HttpEndpoint:
         self._timeouts = timeouts or Timeouts()
         self._headers = _headers(headers or {}, secret, key_header)
         self._extensions = {"timeout": _httpx_timeout(self._timeouts).as_dict()}
-        self._transport = transport or PooledTransport(base_url, _aiohttp_timeout(self._timeouts))
+        self._transport = transport or PooledTransport(base_url, _aiohttp_timeout(self._timeouts), dict(self._headers))
         # Without a proxy, calls go the short way.
         pooled = isinstance(self._transport, PooledTransport) and self._transport.proxy is None
         self._short = cast("PooledTransport", self._transport) if pooled else None
-        self._plain_headers = dict(self._headers)
         self._urls: dict[str, httpx.URL] = {}
 
     @property
@@ -183,7 +182,7 @@ class HttpEndpoint:
 
     async def _call_short(self, transport: PooledTransport, method: str, path: str, content: bytes | None) -> HttpReply:
         began = time.perf_counter()
-        reply = await transport.send(method, self._address(path), self._plain_headers, content)
+        reply = await transport.send(method, self._address(path), content)
         self._tell(began, reply.status)
         async with reply:
             length = MOST_BYTES + 1 if reply.content_length is None else reply.content_length

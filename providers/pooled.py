@@ -17,6 +17,7 @@ from httpx_aiohttp import AiohttpTransport
 from httpx_aiohttp.transport import AiohttpResponseStream
 
 from providers.address import is_loopback
+from providers.prompt import REQUEST_CLASS
 
 # Lanes bound concurrency; a pool that made calls wait would hide its queue from them.
 MOST_CONNECTIONS: Final = 4096
@@ -27,8 +28,8 @@ KEEP_IDLE: Final = 4.0
 class PooledTransport(AiohttpTransport):
     """A transport that keeps no cookies, follows no redirects and uses the environment's proxies, except to itself."""
 
-    def __init__(self, base_url: str, timeout: aiohttp.ClientTimeout) -> None:
-        """`timeout` bounds the steps of a call that goes the short way."""
+    def __init__(self, base_url: str, timeout: aiohttp.ClientTimeout, headers: Mapping[str, str]) -> None:
+        """`timeout` bounds the steps of a call that goes the short way, `headers` go with it."""
         parts = urlsplit(base_url)
         # Loading the certificates takes long; without TLS an empty, strict context stands in.
         context = httpx.create_ssl_context() if parts.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -37,29 +38,25 @@ class PooledTransport(AiohttpTransport):
 
         def session() -> aiohttp.ClientSession:
             connector = aiohttp.TCPConnector(limit=MOST_CONNECTIONS, keepalive_timeout=KEEP_IDLE, ssl=context)
-            return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
+            return aiohttp.ClientSession(
+                connector=connector,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                headers=headers,
+                timeout=timeout,
+                auto_decompress=False,
+                request_class=REQUEST_CLASS,
+            )
 
         super().__init__(verify=context, client=session, proxy=httpx.Proxy(proxy) if proxy else None)
-        self._timeout = timeout
 
-    async def send(
-        self, method: str, url: str, headers: Mapping[str, str], content: bytes | None
-    ) -> aiohttp.ClientResponse:
+    async def send(self, method: str, address: str, content: bytes | None) -> aiohttp.ClientResponse:
         """Send a request the short way, which knows no proxy, and return its reply once the headers are there.
 
         Whoever calls this reads the reply and releases it.
         """
         if not isinstance(self.client, aiohttp.ClientSession):
             self.client = self.get_client()
-        return await self.client.request(
-            method,
-            url,
-            headers=headers,
-            data=content,
-            allow_redirects=False,
-            auto_decompress=False,
-            timeout=self._timeout,
-        )
+        return await self.client.request(method, address, data=content, allow_redirects=False)
 
 
 def as_httpx(reply: aiohttp.ClientResponse) -> httpx.Response:

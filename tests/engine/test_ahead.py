@@ -19,7 +19,7 @@ from engine.retry import RetryPolicy
 from engine.runner import Runner
 from engine.scheduler import Route, Scheduler
 from engine.state import Event, State
-from engine.testing import ScriptedProvider, make_cells, make_leased
+from engine.testing import EchoReader, ScriptedProvider, make_cells, make_leased
 
 LIMIT = 8
 USED = Usage(input_tokens=5, output_tokens=2)
@@ -227,3 +227,16 @@ async def test_what_waits_for_room_when_a_run_is_stopped_costs_nothing(rig: Any)
     rig.started = lambda runner: None
     assert await rig.run(make_cells(range(8_000))) is Outcome.COMPLETE
     assert (rig.recovery.calls, len(set(rig.calls)), len(rig.calls)) == (0, 8_000, 8_000)
+
+
+async def test_the_next_call_leaves_before_the_answer_that_made_room_for_it_is_read(rig: Any) -> None:
+    """Reading takes time in which its place would be empty."""
+    provider, in_flight = fast(rig), list[int]()
+
+    def look(*_: object) -> tuple[()]:
+        in_flight.append(provider.in_flight)
+        return ()
+
+    rig.reader = EchoReader(look)
+    assert await rig.run(make_cells(range(4_000))) is Outcome.COMPLETE
+    assert max(in_flight) == LIMIT

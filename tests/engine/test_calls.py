@@ -51,7 +51,7 @@ class Table:
         self.calls = Calls(
             store=desk.store, sweep_id=desk.sweep.id, run_id=desk.run_id, scheduler=self.scheduler,
             providers={"scripted": self.provider}, prices={"m": PRICE}, readings=readings, clock=SystemClock(),
-            rng=Random(1), progress=self.progress, tell=tell, wake=self.woken.set,  # noqa: S311 - jitter
+            rng=Random(1), progress=self.progress, tell=tell, keep=asyncio.ensure_future, wake=self.woken.set,  # noqa: S311 - jitter
         )  # fmt: skip
 
     async def admit(self) -> Ticket:
