@@ -116,6 +116,9 @@ class Calls:
         """Send a request, and one after the other those for which there is room when the last has been answered."""
         following: Ticket | None = ticket
         while following is not None:
+            if self.draining:
+                await self._unsend(following)
+                return
             following = await self._exchange(following)
 
     async def _exchange(self, ticket: Ticket) -> Ticket | None:

@@ -19,7 +19,7 @@ from engine.provider import WITHDRAWN
 from engine.readings import Readings
 from engine.retry import RetryPolicy
 from engine.scheduler import Route, Scheduler
-from engine.state import State
+from engine.state import Event, State
 from engine.telling import Telling
 from engine.testing import EchoReader, ScriptedProvider, make_cell
 
@@ -106,6 +106,23 @@ async def test_a_call_that_is_stopped_while_it_is_announced_does_not_leave(table
     assert len(await table.desk.lease()) == 1
     assert table.at_rest()
     assert table.calls.held == set()
+
+
+@pytest.mark.parametrize("stop", ["drain", "hang_up"])
+async def test_a_call_that_is_stopped_when_it_has_just_been_let_go_does_not_leave(table: Table, stop: str) -> None:
+    """It is neither waiting for room any more nor on the wire yet."""
+    ticket = await table.admit()
+    await table.desk.store.send(ticket, table.desk.run_id, 0)
+    ticket.advance(Event.SEND)
+    table.calls.depart([ticket])
+    table.calls.drain()
+    if stop == "hang_up":
+        table.calls.hang_up()
+    while table.calls.held:  # noqa: ASYNC110 - no event to wait for
+        await asyncio.sleep(0)
+    assert (table.provider.seen, ticket.state) == ([], State.PLANNED)
+    assert (await table.desk.spent()).nano == 0
+    assert table.at_rest()
 
 
 async def test_a_call_that_is_stopped_before_it_is_announced_stays_in_its_lane(table: Table) -> None:
